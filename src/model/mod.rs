@@ -1,0 +1,10 @@
+//! The words of the domain: plain values that every floor above may name. Serde only; nothing here decides anything.
+
+pub mod clock;
+pub mod envelope;
+pub mod event;
+pub mod facts;
+pub mod language;
+pub mod name;
+pub mod reply;
+pub mod run;

@@ -1,0 +1,88 @@
+//! What a backend gives back for one attempt: an answer with its usage, or a failure with everything that was seen of it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::facts::Ending;
+
+/// Tokens of one attempt, call or run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    #[serde(default)]
+    pub prompt_tokens: u64,
+    /// Tokens of the answer.
+    #[serde(default)]
+    pub output_tokens: u64,
+    /// True where the server told nothing and the numbers were counted by us.
+    #[serde(default)]
+    pub estimated: bool,
+}
+
+impl Usage {
+    /// The sum; estimated if either was.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens.saturating_add(other.prompt_tokens),
+            output_tokens: self.output_tokens.saturating_add(other.output_tokens),
+            estimated: self.estimated || other.estimated,
+        }
+    }
+}
+
+/// A good answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The agent's output, of the shape that it promises.
+    pub output: Value,
+    /// Tokens used; `None` for work without a model.
+    pub usage: Option<Usage>,
+    /// Why the model stopped, as the server said it (`stop`, `length`, ...); `unknown` where a stream ended without saying.
+    pub finish_reason: Option<String>,
+    /// HTTP status, where there was one.
+    pub status: Option<u16>,
+}
+
+impl Reply {
+    /// An answer of work that no model did.
+    pub fn of(output: Value) -> Self {
+        Self { output, usage: None, finish_reason: None, status: None }
+    }
+}
+
+/// A failed attempt: how it ended and what the other side said.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttemptFailure {
+    /// How it ended: the only part that the verdict looks at.
+    pub ending: Ending,
+    /// For developers; never holds a key.
+    pub message: String,
+    /// A text for a screen that the agent sent, if it did.
+    pub user_message: Option<String>,
+    /// The agent's own code, if it sent one.
+    pub upstream_code: Option<String>,
+    /// HTTP status as received, also where an error came inside a 200 and named one.
+    pub status: Option<u16>,
+    /// How long the other side asks us to stay away.
+    pub retry_after: Option<Duration>,
+    /// Tokens that the failed attempt is known to have used.
+    pub usage: Option<Usage>,
+}
+
+impl AttemptFailure {
+    /// A failure without anything said by the other side.
+    pub fn new(ending: Ending, message: impl Into<String>) -> Self {
+        Self {
+            ending,
+            message: message.into(),
+            user_message: None,
+            upstream_code: None,
+            status: None,
+            retry_after: None,
+            usage: None,
+        }
+    }
+}

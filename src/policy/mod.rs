@@ -1,0 +1,9 @@
+//! Pure decisions: no clock, no I/O, no randomness, no logging, no runtime. Time is a number handed in, chance a function of a seed.
+//! The same code serves live calls, replay and drills.
+
+pub mod backoff;
+pub mod breaker;
+pub mod chance;
+pub mod retry_settings;
+pub mod setting;
+pub mod slow;

@@ -1,0 +1,4 @@
+//! Actors and the ports they reach the world through.
+
+pub mod ports;
+pub mod settings;

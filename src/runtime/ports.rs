@@ -1,0 +1,190 @@
+//! The ports of the runtime: how it reads time, how it reaches an agent's work. Adapters implement them, tests hold the far end.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::model::{
+    clock::Timestamp,
+    name::Name,
+    reply::{AttemptFailure, Reply},
+};
+
+/// A boxed future, so that ports stay object safe.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Where time comes from.
+pub trait Clock: Send + Sync + 'static {
+    /// Time since the start; never goes back.
+    fn now(&self) -> Timestamp;
+    /// Unix time in milliseconds of a moment; for logs, events and dates only.
+    fn unix_ms(&self, at: Timestamp) -> u64;
+}
+
+/// Tokio's clock: stands still and jumps in tests with paused time.
+#[derive(Debug, Clone, Copy)]
+pub struct TokioClock {
+    started: tokio::time::Instant,
+    started_unix_ms: u64,
+}
+
+impl TokioClock {
+    /// A clock that starts now.
+    pub fn start() -> Self {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            started: tokio::time::Instant::now(),
+            started_unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
+        Timestamp::from_nanoseconds(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn unix_ms(&self, at: Timestamp) -> u64 {
+        self.started_unix_ms.saturating_add(at.millis())
+    }
+}
+
+/// The timeouts that an attempt's backend keeps itself. The timeout of the whole attempt is kept by the runtime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptTimeouts {
+    /// From sending a stream's request to its first content; `None` where the backend does not stream.
+    pub first_token: Option<Duration>,
+    /// Between two pieces of content of a stream; comments and empty frames do not count as content.
+    pub stall: Option<Duration>,
+}
+
+/// Something that must live as long as an attempt's work does, though the caller may have left: the call's slots.
+/// Work that cannot be interrupted (a blocking thread) keeps a clone, and the slots are free only when it has ended.
+#[derive(Clone)]
+pub struct Hold(#[allow(dead_code, reason = "held for its drop")] Arc<dyn Send + Sync>);
+
+impl Hold {
+    /// Holds `what` until the last clone is gone.
+    pub fn of(what: Arc<dyn Send + Sync>) -> Self {
+        Self(what)
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Hold")
+    }
+}
+
+/// One exchange that a backend is asked for.
+#[derive(Debug, Clone)]
+pub struct AttemptRequest {
+    /// The agent.
+    pub agent: Name,
+    /// The agent's input.
+    pub input: Arc<Value>,
+    /// The call this attempt belongs to.
+    pub call_id: String,
+    /// The run this call belongs to.
+    pub run_id: Option<String>,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// The same over attempts, re-sends and restarts.
+    pub idempotency_key: String,
+    /// W3C trace context, handed on as it is.
+    pub traceparent: Option<String>,
+    /// What is left until the deadline of call and run.
+    pub deadline: Duration,
+    /// Who it is for.
+    pub tenant: Option<String>,
+    /// For which feature.
+    pub feature: Option<String>,
+    /// In which class.
+    pub priority: Option<String>,
+    /// The backend's own timeouts.
+    pub timeouts: AttemptTimeouts,
+    /// The call's slots; see [`Hold`].
+    pub hold: Hold,
+}
+
+/// What an attempt shows of itself while it runs.
+#[derive(Debug)]
+pub struct Progress {
+    started: Timestamp,
+    clock: SharedClock,
+    first_content: OnceLock<Timestamp>,
+    pieces: AtomicU64,
+    deltas: Option<mpsc::Sender<String>>,
+}
+
+#[derive(Clone)]
+struct SharedClock(Arc<dyn Clock>);
+
+impl std::fmt::Debug for SharedClock {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Clock")
+    }
+}
+
+impl Progress {
+    /// Progress of an attempt that starts now. Content goes to `deltas` if somebody listens.
+    pub fn start(clock: Arc<dyn Clock>, deltas: Option<mpsc::Sender<String>>) -> Self {
+        Self {
+            started: clock.now(),
+            clock: SharedClock(clock),
+            first_content: OnceLock::new(),
+            pieces: AtomicU64::new(0),
+            deltas,
+        }
+    }
+
+    /// A piece of content arrived. Waits while the listener is slow (the socket's own flow control then slows the sender);
+    /// a listener that left is no error.
+    pub async fn content(&self, text: &str) {
+        self.first_content.get_or_init(|| self.clock.0.now());
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+        if let Some(deltas) = &self.deltas {
+            let _ = deltas.send(text.to_owned()).await;
+        }
+    }
+
+    /// When the attempt began.
+    pub fn started(&self) -> Timestamp {
+        self.started
+    }
+
+    /// When the first content came: from then on the attempt is committed and never repeated.
+    pub fn first_content(&self) -> Option<Timestamp> {
+        self.first_content.get().copied()
+    }
+
+    /// How many pieces of content came so far; each is about one token.
+    pub fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+
+    /// True if somebody wants the pieces as they come.
+    pub fn is_watched(&self) -> bool {
+        self.deltas.is_some()
+    }
+}
+
+/// Where an agent's work is done. One exchange a call; no retries of its own; ends its work when the future is dropped.
+pub trait Backend: Send + Sync + 'static {
+    /// Does one attempt.
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>>;
+}

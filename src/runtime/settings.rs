@@ -1,0 +1,79 @@
+//! What the runtime is told about providers and agents: plain, checked values. Files, layers and defaults are the adapter's business.
+
+use std::time::Duration;
+
+use crate::{
+    model::name::Name,
+    policy::{breaker::settings::BreakerSettings, retry_settings::RetrySettings, slow::SlowBy},
+};
+
+/// The most slots an agent or provider can have.
+pub const SLOTS_MAX: u32 = 100_000;
+
+/// A shared place that agents lean on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProviderSettings {
+    /// Its name.
+    pub name: Name,
+    /// Slots of all its agents together; `None` = no cap of its own.
+    pub slots: Option<u32>,
+    /// The share of those slots that each agent is guaranteed, by agent; agents not named get `slots / agents`, at least 1.
+    pub guaranteed: Vec<(Name, u32)>,
+    /// The breaker of the provider as a whole.
+    pub breaker: BreakerSettings,
+    /// The name of the key that calls are made with, if there is one; its breaker is `key:<provider>/<name>`.
+    pub key: Option<Name>,
+}
+
+/// How long an attempt, its parts and its call may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To a connection.
+    pub connect: Duration,
+    /// To the first content of a stream; `None` where nothing streams.
+    pub first_token: Option<Duration>,
+    /// Between two pieces of content of a stream.
+    pub stall: Option<Duration>,
+    /// The attempt as a whole; `None` = bounded by the others.
+    pub attempt: Option<Duration>,
+    /// The call with all its attempts and waits.
+    pub call: Duration,
+}
+
+/// How often a dying agent is started again before it is quarantined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestartSettings {
+    /// So many restarts ...
+    pub max: u32,
+    /// ... within this time are still normal.
+    pub within: Duration,
+}
+
+impl Default for RestartSettings {
+    fn default() -> Self {
+        Self { max: 5, within: Duration::from_secs(60) }
+    }
+}
+
+/// One agent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentSettings {
+    /// Its name.
+    pub name: Name,
+    /// The provider it leans on.
+    pub provider: Name,
+    /// The model it uses there, if it uses one.
+    pub model: Option<String>,
+    /// Calls in flight at once; 0 closes it.
+    pub slots: u32,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// What counts as slow.
+    pub slow_by: SlowBy,
+    /// Its target's breaker.
+    pub breaker: BreakerSettings,
+    /// How failed attempts are repeated.
+    pub retry: RetrySettings,
+    /// How often it may die.
+    pub restart: RestartSettings,
+}
