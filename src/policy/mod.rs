@@ -7,3 +7,4 @@ pub mod chance;
 pub mod retry_settings;
 pub mod setting;
 pub mod slow;
+pub mod verdict;
