@@ -15,7 +15,8 @@ use super::{
     node::{Layer, Table, Value, key_path},
     problem::{Origin, Problem},
     provider::{Flavor, Kind, ReadProvider},
-    reader::{Reader, Report},
+    reader::Reader,
+    report::Report,
 };
 
 /// Calls in flight at once, unless configured.
@@ -266,15 +267,11 @@ fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {
     reader.unfit(&["schema"], "is not for embedded agents: they bring their own shape");
     let named = reader.text("embedded").unwrap_or(name.as_str());
     let known = || twins.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
-    match twins.iter().find(|twin| twin.as_str() == named) {
-        Some(twin) => {
-            reader.explain("embedded", named);
-            twin.clone()
-        }
-        None => {
-            let key = if reader.is_given("embedded") { "embedded" } else { "provider" };
-            reader.refuse(key, format!("there is no embedded agent `{named}`; there are: {}", known()));
-            name.clone()
-        }
+    if let Some(twin) = twins.iter().find(|twin| twin.as_str() == named) {
+        reader.explain("embedded", named);
+        return twin.clone();
     }
+    let key = if reader.is_given("embedded") { "embedded" } else { "provider" };
+    reader.refuse(key, format!("there is no embedded agent `{named}`; there are: {}", known()));
+    name.clone()
 }

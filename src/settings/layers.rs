@@ -95,7 +95,7 @@ pub(super) fn merge_flags(root: &mut Table, flags: &[String]) -> Vec<Problem> {
 /// A value given as text: as in TOML if it is that, else the text itself.
 fn value_of(text: &str, origin: &Origin) -> Node {
     let plain = || Node { value: Value::Text(text.to_owned()), origin: origin.clone(), layer: Layer::Config };
-    parse_value(text, origin).unwrap_or_else(plain)
+    parse_value(text.trim(), origin).unwrap_or_else(plain)
 }
 
 /// Whether `key` is what `part` of a variable's name means: variables know neither case nor `-` and `.`.
@@ -174,7 +174,7 @@ mod tests {
     fn one_way_to_say_it_silences_the_other() {
         let mut root = tree("[x]\nwindow_calls = 20\napi_key_file = 'f'\n");
         merge(&mut root, tree("[x]\nwindow = '60s'\napi_key_env = 'K'\n"));
-        assert_eq!(shown(&root), ["x.api_key_env = \"K\" (w.toml:3)", "x.window = \"60s\" (w.toml:2)"]);
+        assert_eq!(shown(&root), ["x.api_key_env = \"(hidden)\" (w.toml:3)", "x.window = \"60s\" (w.toml:2)"]);
         let both = tree("[x]\nwindow_calls = 20\nwindow = '60s'\n");
         let mut root = tree("");
         merge(&mut root, both);

@@ -19,7 +19,8 @@ use super::{
     node::{Layer, Node, Table, Value, key_path, parse_file},
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
-    reader::{ExplainRow, Reader, Report},
+    reader::Reader,
+    report::{ExplainRow, Report},
     whole::check_whole,
 };
 
@@ -146,11 +147,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
     }
-    let mut explained = report.rows;
-    explained.sort_by(|one, other| one.key.cmp(&other.key));
-    report.warnings.sort();
-    report.warnings.dedup();
-    Ok(Settings { providers, agents, run, limits, instances, warnings: report.warnings, explained })
+    let mut warnings = std::mem::take(&mut report.warnings);
+    warnings.sort();
+    warnings.dedup();
+    Ok(Settings { providers, agents, run, limits, instances, warnings, explained: report.rows() })
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
@@ -194,7 +194,17 @@ fn named<'t>(section: &str, key: &str, node: &'t Node, report: &mut Report) -> O
     }
 }
 
+/// Refuses a table with more entries than are read.
+fn refuse_crowd(section: &str, table: &Table, report: &mut Report) {
+    if table.len() > ENTRIES_MAX {
+        let origin = table.values().map(|node| node.origin.clone()).min().unwrap_or(Origin::Default);
+        let rule = format!("has {} entries, at most {ENTRIES_MAX} are allowed", table.len());
+        report.problems.push(Problem { origin, key: section.to_owned(), value: None, rule });
+    }
+}
+
 fn read_providers(table: &Table, defaults: &Table, folder: &Path, report: &mut Report) -> BTreeMap<Name, ReadProvider> {
+    refuse_crowd("providers", table, report);
     let mut providers = BTreeMap::new();
     for (key, node) in table.iter().take(ENTRIES_MAX) {
         if let Some((name, own)) = named("providers", key, node, report) {
@@ -235,10 +245,7 @@ impl Found<'_> {
             Wanted::Named(names) => wanted.extend(names.iter().chain(&guaranteed).map(Name::as_str)),
         }
         let mut agents = Vec::new();
-        if table.len() > ENTRIES_MAX {
-            let rule = format!("has {} entries, at most {ENTRIES_MAX} are allowed", table.len());
-            report.problems.push(Problem { origin: Origin::Default, key: "agents".to_owned(), value: None, rule });
-        }
+        refuse_crowd("agents", table, report);
         for (key, node) in table.iter().take(ENTRIES_MAX) {
             // A folder's agent that nobody wrote about is there if it is wanted.
             let is_written = node.origin != Origin::Default || node.as_table().is_none_or(|own| !own.is_empty());

@@ -13,5 +13,9 @@ mod node;
 pub mod problem;
 pub mod provider;
 pub mod reader;
+pub mod report;
 pub mod secret;
+pub mod template;
+#[cfg(test)]
+mod tests;
 mod whole;

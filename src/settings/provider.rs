@@ -14,7 +14,8 @@ use super::{
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     problem::Origin,
-    reader::{Reader, Report},
+    reader::Reader,
+    report::Report,
 };
 
 /// To a connection, unless configured.
@@ -178,14 +179,11 @@ pub(super) fn read_provider(
         Kind::Embedded => CONNECT_TIMEOUT,
         Kind::Http | Kind::OpenAi => reader.duration("connect_timeout", CONNECT_TIMEOUT),
     };
-    let backend = match known_kind {
-        Some(kind) => read_backend(&mut reader, kind, flavor, connect_timeout, folder),
-        None => {
-            // Which keys fit is not known without the kind; they are only marked as known.
-            reader.know(&NETWORK_KEYS);
-            None
-        }
-    };
+    let backend = known_kind.and_then(|kind| read_backend(&mut reader, kind, flavor, connect_timeout, folder));
+    if known_kind.is_none() {
+        // Which keys fit is not known without the kind; they are only marked as known.
+        reader.know(&NETWORK_KEYS);
+    }
     let model = match kind {
         Kind::Embedded => None,
         Kind::Http | Kind::OpenAi => reader.text("model").map(|model| (model.to_owned(), reader.origin("model"))),

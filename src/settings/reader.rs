@@ -1,7 +1,7 @@
 //! Reads a table key by key: the type of each value, its default, where it came from. What was not asked for is an unknown key.
 //! Mistakes are collected, never returned: reading goes on with the default, so that all of them are found in one go.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use crate::model::duration;
 
@@ -10,6 +10,7 @@ use super::{
     nearest::nearest,
     node::{Layer, Node, Table, Value, key_path},
     problem::{Origin, Problem},
+    report::Report,
 };
 
 /// No duration of the configuration is longer than this.
@@ -22,45 +23,6 @@ const NOT_BUILT_SHOWN_MAX: usize = 20;
 pub(super) const NOT_BUILT: &str = "is not built yet";
 
 static EMPTY: Table = Table::new();
-
-/// One effective value and where it came from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExplainRow {
-    /// The full key.
-    pub key: String,
-    /// The value as it holds, after all layers.
-    pub value: String,
-    /// Where it came from.
-    pub origin: Origin,
-}
-
-/// What is found while reading.
-#[derive(Debug, Default)]
-pub(super) struct Report {
-    pub(super) problems: Vec<Problem>,
-    pub(super) warnings: Vec<Problem>,
-    pub(super) rows: Vec<ExplainRow>,
-}
-
-impl Report {
-    /// Notes an effective value.
-    pub(super) fn explain(&mut self, key: String, value: String, origin: Origin) {
-        self.rows.push(ExplainRow { key, value, origin });
-    }
-
-    /// Replaces a noted value by one that was worked out from it.
-    pub(super) fn derive(&mut self, key: &str, value: String, how: &str) {
-        if let Some(row) = self.rows.iter_mut().find(|row| row.key == key) {
-            row.origin = Origin::Derived(Arc::from(format!("{} at {}, {how}", row.value, row.origin)));
-            row.value = value;
-        }
-    }
-
-    /// Where an effective value came from; the default's place if it was never noted.
-    pub(super) fn origin_of(&self, key: &str) -> Origin {
-        self.rows.iter().find(|row| row.key == key).map_or(Origin::Default, |row| row.origin.clone())
-    }
-}
 
 /// Reads one table.
 pub(super) struct Reader<'t, 'r> {

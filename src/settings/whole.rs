@@ -7,7 +7,7 @@ use crate::{
 };
 
 use super::{
-    agent::Agent, breaker::raised_trial_timeout, node::key_path, problem::Problem, provider::Provider, reader::Report,
+    agent::Agent, breaker::raised_trial_timeout, node::key_path, problem::Problem, provider::Provider, report::Report,
 };
 
 /// Applies every rule between tables.
