@@ -4,6 +4,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod chance;
+pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
 pub mod slow;
