@@ -37,16 +37,12 @@ pub struct AnswerHead {
 
 impl AnswerHead {
     /// Reads status and headers at `now_unix_ms`.
-    pub fn read<'a>(
-        status: u16,
-        headers: impl IntoIterator<Item = (&'a str, &'a [u8])> + Clone,
-        now_unix_ms: u64,
-    ) -> Self {
-        let should_retry = headers.clone().into_iter().find(|(name, _)| name.eq_ignore_ascii_case("x-should-retry"));
+    pub fn read(status: u16, headers: &[(&str, &[u8])], now_unix_ms: u64) -> Self {
+        let should_retry = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-should-retry"));
         Self {
             status,
-            retry_after: retry_after::read(headers, status, now_unix_ms),
-            should_retry: should_retry.and_then(|(_, value)| match value {
+            retry_after: retry_after::read(headers.iter().copied(), status, now_unix_ms),
+            should_retry: should_retry.and_then(|(_, value)| match *value {
                 b"true" => Some(true),
                 b"false" => Some(false),
                 _ => None,

@@ -175,7 +175,7 @@ fn waits_and_texts_for_a_screen() {
 fn heads() {
     let headers: [(&str, &[u8]); 2] = [("Retry-After", b"7"), ("X-Should-Retry", b"false")];
     let want = AnswerHead { status: 503, retry_after: Some(Duration::from_secs(7)), should_retry: Some(false) };
-    assert_eq!(AnswerHead::read(503, headers, 0), want);
+    assert_eq!(AnswerHead::read(503, &headers, 0), want);
     let failure = failure_of_answer(want, b"{}", &ErrorPointers::default());
     assert_eq!((failure.should_retry, failure.retry_after), (Some(false), want.retry_after));
 }
