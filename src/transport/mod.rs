@@ -7,6 +7,7 @@ pub mod error_code;
 mod fake_server;
 pub mod http_agent;
 pub mod json_pointer;
+pub mod openai;
 pub mod secret;
 #[cfg(test)]
 mod shared_cases;

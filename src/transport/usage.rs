@@ -10,13 +10,24 @@ const OTHER_CHARS_PER_TOKEN: u64 = 2;
 
 /// The usage in an object that names it in one of the common ways; `None` where it names neither side.
 pub fn told(usage: &Value) -> Option<Usage> {
-    let count = |names: [&str; 2]| names.iter().find_map(|name| usage.get(*name).and_then(Value::as_u64));
+    let mut read = None;
+    update(&mut read, usage);
+    read
+}
+
+/// Takes over what `told` names. Streams tell totals so far: the last one holds, and a side that it leaves out keeps its number.
+pub fn update(usage: &mut Option<Usage>, told: &Value) {
+    let count = |names: [&str; 2]| names.iter().find_map(|name| told.get(*name).and_then(Value::as_u64));
     let prompt = count(["prompt_tokens", "input_tokens"]);
     let output = count(["output_tokens", "completion_tokens"]);
-    if prompt.is_none() && output.is_none() {
-        return None;
+    if prompt.is_some() || output.is_some() {
+        let known = usage.unwrap_or_default();
+        *usage = Some(Usage {
+            prompt_tokens: prompt.unwrap_or(known.prompt_tokens),
+            output_tokens: output.unwrap_or(known.output_tokens),
+            estimated: false,
+        });
     }
-    Some(Usage { prompt_tokens: prompt.unwrap_or(0), output_tokens: output.unwrap_or(0), estimated: false })
 }
 
 /// About how many tokens a text has; at least 1 for a text that is not empty.
