@@ -13,3 +13,6 @@ pub mod runtime;
 
 #[cfg(feature = "http")]
 pub mod transport;
+
+#[cfg(feature = "serve")]
+pub mod serve;

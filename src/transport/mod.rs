@@ -15,5 +15,5 @@ pub mod sse;
 pub mod stream;
 pub mod template;
 #[cfg(test)]
-mod test_attempt;
+pub(crate) mod test_attempt;
 pub mod usage;

@@ -74,14 +74,14 @@ async fn read_stream(
     let mut reader = StreamReader::new();
     let mut events = EventStream::new(answer.into_pieces(), clock);
     loop {
-        let heard = match events.next().await {
+        let told = match events.next().await {
             Ok(Some(event)) => reader.read(head, &event),
             Ok(None) => break,
             // Once it has told why it stopped, only its usage can be missing, and that is counted.
             Err(_) if reader.is_complete() => break,
             Err(failure) => Err(failure),
         };
-        match heard.map_err(|failure| with_usage(failure, reader.so_far(), prompt_tokens))? {
+        match told.map_err(|failure| with_usage(failure, reader.so_far(), prompt_tokens))? {
             Heard::Content(text) => {
                 progress.content(&text).await;
                 events.clock.content();

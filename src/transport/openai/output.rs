@@ -1,4 +1,4 @@
-//! From what a model said to the agent's output: plain text, or JSON of the promised shape. Only whitespace and a ```json fence around
+//! From what a model said to the agent's output: plain text, or JSON of the promised shape. Only whitespace and a JSON fence around
 //! the JSON are forgiven; nothing is repaired.
 
 use serde_json::{Value, json};

@@ -64,11 +64,11 @@ impl StreamReader {
         if let Some(failure) = failure_inside_success(head, &frame, &ErrorPointers::default()) {
             return Err(failure);
         }
-        let heard = self.take(&frame);
+        let meaning = self.take(&frame);
         if self.read.text.len() > BODY_BYTES_MAX {
             return Err(failed(Ending::BadReply, format!("the answer is larger than {BODY_BYTES_MAX} bytes")));
         }
-        Ok(heard)
+        Ok(meaning)
     }
 
     /// What was heard so far.
