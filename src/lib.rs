@@ -13,3 +13,8 @@ pub mod runtime;
 
 #[cfg(feature = "runtime")]
 pub mod settings;
+#[cfg(feature = "http")]
+pub mod transport;
+
+#[cfg(feature = "serve")]
+pub mod serve;

@@ -2,6 +2,7 @@
 
 pub mod clock;
 pub mod duration;
+pub mod contract;
 pub mod envelope;
 pub mod event;
 pub mod facts;
