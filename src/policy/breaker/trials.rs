@@ -66,9 +66,9 @@ impl Trials {
     /// False if the trial is not out.
     pub(super) fn give_back(&mut self, id: u64) -> bool {
         let out = self.remove(id);
-        if self.running.is_empty() && self.counts.finished == 0 {
-            // As if nobody had asked: the age limit begins with the next first trial.
-            self.first_taken = None;
+        if self.counts.finished == 0 {
+            // As if it had never been taken: the age limit begins with the first trial that is left, or with the next one.
+            self.first_taken = self.running.iter().map(|trial| trial.since).min();
         }
         out
     }
