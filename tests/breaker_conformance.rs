@@ -1,6 +1,8 @@
 //! The conformance player itself: it passes what is right, names what is wrong, and refuses what it does not understand. The shared
 //! vectors are played too, where they are at hand.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
 #[path = "../examples/breaker_conformance/player.rs"]
 mod player;
 #[path = "../examples/breaker_conformance/vector.rs"]

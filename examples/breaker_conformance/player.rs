@@ -55,7 +55,7 @@ struct Player {
     calls: u64,
     /// Calls refused since the last change of state.
     not_permitted: u32,
-    /// Thresholds told in this METRICS_ONLY state: Resilience4j tells each once a stay, ours again after it had fallen below.
+    /// Thresholds told in this `METRICS_ONLY` state: Resilience4j tells each once a stay, ours again after it had fallen below.
     told: Vec<Reason>,
     /// Of the present step.
     events: Vec<String>,
