@@ -88,6 +88,15 @@ impl Breaker {
         Some(self.enter_closed(Reason::Reset, now))
     }
 
+    /// A half-open breaker forgets its trials and offers all of them anew: for an owner that may have lost word of some.
+    pub fn restart_trials(&mut self, now: Timestamp) {
+        if let State::HalfOpen { entered, trials, .. } = &mut self.state {
+            *entered = now;
+            *trials = Trials::default();
+            self.generation = self.generation.wrapping_add(1);
+        }
+    }
+
     /// Forgets what was measured, without a change of state: what stood above it explains it.
     pub fn restart_empty(&mut self) {
         self.window.clear();

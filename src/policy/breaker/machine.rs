@@ -263,64 +263,6 @@ impl Breaker {
         effect
     }
 
-    /// Opens for the configured time, or until `until` if given. An open breaker only ever stays open longer.
-    pub fn open(&mut self, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
-        if let State::Open { until: present, reason: present_reason, .. } = &mut self.state {
-            if until.is_some_and(|until| until > *present) {
-                *present = until.unwrap_or(*present);
-                *present_reason = reason;
-            }
-            return None;
-        }
-        Some(self.enter_open(reason, None, until, now))
-    }
-
-    /// Half-opens an open or forced-open breaker.
-    pub fn half_open(&mut self, reason: Reason, now: Timestamp) -> Result<Option<Transition>, IllegalTransition> {
-        match self.state() {
-            StateName::HalfOpen => Ok(None),
-            StateName::Open | StateName::ForcedOpen => Ok(Some(self.enter_half_open(reason, now))),
-            from => Err(IllegalTransition { from, to: StateName::HalfOpen }),
-
-    /// Closes with an empty window.
-    pub fn close(&mut self, now: Timestamp) -> Option<Transition> {
-        (self.state() != StateName::Closed).then(|| self.enter_closed(Reason::Reset, None, now))
-
-    /// Refuses everything until told otherwise; `until` is only what refused callers are told.
-    pub fn force_open(&mut self, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
-        if let State::ForcedOpen { reason: present, until: told } = &mut self.state {
-            *present = reason;
-            *told = until;
-        Some(self.enter(State::ForcedOpen { reason, until }, reason, None, now))
-
-    /// Admits everything and measures nothing.
-    pub fn disable(&mut self, now: Timestamp) -> Option<Transition> {
-        self.enter_manual(State::Disabled, StateName::Disabled, now)
-
-    /// Admits everything, measures, and says what it would have done.
-    pub fn metrics_only(&mut self, now: Timestamp) -> Option<Transition> {
-        self.enter_manual(State::MetricsOnly, StateName::MetricsOnly, now)
-
-    /// Closed and empty, whatever it was. Results of calls that are out count no more.
-    pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
-        if self.state() == StateName::Closed {
-            self.generation = self.generation.wrapping_add(1);
-            self.restart_empty();
-        Some(self.enter_closed(Reason::Reset, None, now))
-
-    /// A half-open breaker forgets its trials and offers all of them anew: for an owner that may have lost word of some.
-    pub fn restart_trials(&mut self, now: Timestamp) {
-        if let State::HalfOpen { entered, trials, .. } = &mut self.state {
-            *entered = now;
-            *trials = Trials::default();
-
-    /// Forgets what was measured, without a change of state: what stood above it explains it.
-    pub fn restart_empty(&mut self) {
-        self.window.clear();
-        self.streak = Streak::default();
-        self.told = false;
-
-
     fn measures(&self) -> bool {
         matches!(self.state, State::Closed | State::MetricsOnly)
     }
