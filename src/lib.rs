@@ -10,3 +10,6 @@ pub mod workflow;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
+
+#[cfg(feature = "runtime")]
+pub mod agents;
