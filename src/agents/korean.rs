@@ -183,20 +183,22 @@ fn present(body: &str, ending: KoreanEnding) -> Option<String> {
             return Some(format!("{stem}{}", forms[wanted]));
         }
     }
-    match (body, ending) {
-        (body, KoreanEnding::Seumnida) if body.ends_with("는다") => {
-            body.strip_suffix("는다").map(|stem| format!("{stem}습니다"))
-        }
-        (body, KoreanEnding::Seumnida) => {
-            let stem = body.strip_suffix('다')?;
-            let last = stem.chars().next_back()?;
-            let head = stem.strip_suffix(last)?;
-            (final_of(last)? == FINAL_NIEUN).then(|| format!("{head}{}니다", with_final(last, FINAL_BIEUP)))
-        }
-        (body, KoreanEnding::Yo) => memo_present(body, ["돼요", "해요"]),
-        (body, KoreanEnding::Da) => body.strip_suffix('됨').map(|stem| format!("{stem}된다")),
+    match ending {
+        KoreanEnding::Da => body.strip_suffix('됨').map(|stem| format!("{stem}된다")),
+        KoreanEnding::Yo => memo_present(body, ["돼요", "해요"]),
+        KoreanEnding::Seumnida => formal_present(body).or_else(|| memo_present(body, ["됩니다", "합니다"])),
     }
-    .or_else(|| if ending == KoreanEnding::Seumnida { memo_present(body, ["됩니다", "합니다"]) } else { None })
+}
+
+/// `먹는다` → `먹습니다`, `분다` → `붑니다`.
+fn formal_present(body: &str) -> Option<String> {
+    if let Some(stem) = body.strip_suffix("는다") {
+        return Some(format!("{stem}습니다"));
+    }
+    let stem = body.strip_suffix('다')?;
+    let last = stem.chars().next_back()?;
+    let head = stem.strip_suffix(last)?;
+    (final_of(last)? == FINAL_NIEUN).then(|| format!("{head}{}니다", with_final(last, FINAL_BIEUP)))
 }
 
 fn memo_present(body: &str, forms: [&str; 2]) -> Option<String> {
@@ -213,10 +215,11 @@ fn ends_in_hangul(text: &str) -> bool {
 
 /// Cuts off what follows the last letter or digit: marks, quotes, emoji.
 fn split_tail(sentence: &str) -> (&str, &str) {
-    let end =
-        sentence.char_indices().rev().find(|(_, character)| character.is_alphanumeric()).map_or(0, |(at, character)| {
-            at + character.len_utf8()
-        });
+    let end = sentence
+        .char_indices()
+        .rev()
+        .find(|(_, character)| character.is_alphanumeric())
+        .map_or(0, |(at, character)| at + character.len_utf8());
     sentence.split_at(end)
 }
 

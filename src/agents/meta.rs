@@ -5,9 +5,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    draft::{english, korean},
+    draft::{english, korean, stop_names},
     input::{check_length, check_photos, language_or_none, null_as_default, read},
-    shapes::{BY_EMBEDDED, PhotoList},
+    shapes::{BY_EMBEDDED, PhotoFacts, PhotoList},
     text::{is_heading, prose, sentences, shortened},
     words::{Keyword, keywords, language_of},
 };
@@ -21,15 +21,17 @@ const TITLE_NAMES_MAX: usize = 3;
 const TAGS_MIN: usize = 3;
 const TAGS_MAX: usize = 8;
 /// So many of the tags are words of the text.
-const WORD_TAGS_MAX: usize = 5;
+const WORD_TAGS_MAX: usize = 6;
+/// What a word gains that stands in the notes' heading: more than a place's name has.
+const HEADING_WEIGHT: f64 = 5.0;
+/// So many places at most stand in a summary.
+const SUMMARY_NAMES_MAX: usize = 6;
 /// The longest tag, in characters.
 const TAG_CHARS_MAX: usize = 40;
 /// The longest summary, in characters.
 const SUMMARY_CHARS_MAX: usize = 200;
-/// Fuller summaries are not sought: two sentences say enough.
+/// Two sentences say enough.
 const SUMMARY_SENTENCES_MAX: usize = 2;
-/// Sentences past these are not looked at for the summary.
-const SENTENCES_MAX: usize = 500;
 
 #[derive(Debug, Deserialize)]
 struct Input {
@@ -51,28 +53,44 @@ pub(super) fn compute(input: &Value) -> Result<Value, AttemptFailure> {
     let text = prose(&input.draft);
     let language = input.language.or_else(|| language_of(&text.join(" "))).unwrap_or_default();
     // The author's own words say best what a post is about; a post without notes is about its pictures.
-    let source = if input.notes.trim().is_empty() { String::new() } else { input.notes.clone() };
-    let words = keywords(&source, language);
+    let words = note_words(&input.notes, language);
     Ok(json!({
         "title": title(&input, &words, language),
         "tags": tags(&input.photos, &words, language),
-        "summary": summary(&text, &words, language, &input.photos),
+        "summary": summary(&input, &text, language),
         "language": language,
         "by": BY_EMBEDDED,
         "model": Value::Null,
     }))
 }
 
+/// The notes' content words; those of their heading weigh most.
+fn note_words(notes: &str, language: Language) -> Vec<Keyword> {
+    let heading = own_title(notes).unwrap_or_default().to_lowercase();
+    let mut words = keywords(notes, language);
+    for word in &mut words {
+        if heading.contains(&word.word.to_lowercase()) {
+            word.weight += HEADING_WEIGHT;
+        }
+    }
+    words.sort_by(|left, right| right.weight.total_cmp(&left.weight));
+    words
+}
+
 fn title(input: &Input, words: &[Keyword], language: Language) -> String {
     if let Some(own) = own_title(&input.notes) {
         return shortened(&own, TITLE_CHARS_MAX);
     }
-    let day = input.photos.days().first().copied();
-    let date = day.map(|day| match language {
-        Language::Ko => korean::date(day),
-        Language::En => english::date(day),
+    let days = input.photos.days();
+    let date = days.first().zip(days.last()).map(|(first, last)| match language {
+        Language::Ko => korean::days(*first, *last),
+        Language::En => english::days(*first, *last, "to"),
     });
-    let names = title_names(&input.notes, words);
+    let mut names = stop_names(&input.notes, &input.photos, language);
+    names.truncate(TITLE_NAMES_MAX);
+    if names.is_empty() {
+        names.extend(words.first().map(|word| word.word.clone()));
+    }
     let photos = input.photos.usable().count();
     let text = match (language, date, names.is_empty()) {
         (Language::Ko, Some(date), true) => format!("{date}, 사진 {}", super::korean::photos_counted(photos)),
@@ -96,19 +114,9 @@ fn own_title(notes: &str) -> Option<String> {
     (is_heading(first) && !heading.is_empty()).then(|| heading.to_owned())
 }
 
-/// The weightiest places of the notes in the order in which they come, else the weightiest word.
-fn title_names(notes: &str, words: &[Keyword]) -> Vec<String> {
-    let mut places: Vec<&Keyword> = words.iter().filter(|word| word.is_place).take(TITLE_NAMES_MAX).collect();
-    if places.is_empty() {
-        return words.first().map(|word| word.word.clone()).into_iter().collect();
-    }
-    places.sort_by_key(|place| notes.find(&place.word));
-    places.into_iter().map(|place| place.word.clone()).collect()
-}
-
 /// Words of the notes, then what the facts say: year, camera, kind of post.
 fn tags(photos: &PhotoList, words: &[Keyword], language: Language) -> Vec<String> {
-    let mut tags: Vec<String> = words.iter().take(WORD_TAGS_MAX).map(|word| word.word.clone()).collect();
+    let mut tags: Vec<String> = words.iter().take(WORD_TAGS_MAX).map(|word| tag_of(&word.word)).collect();
     let general: [&str; 3] = match language {
         Language::Ko => ["사진", "일상", "기록"],
         Language::En => ["photos", "diary", "day-out"],
@@ -119,19 +127,14 @@ fn tags(photos: &PhotoList, words: &[Keyword], language: Language) -> Vec<String
             Language::En => format!("{}-{}", english::month(*day).to_lowercase(), day.year()),
         });
     }
-    let has_words = !words.is_empty();
-    let camera = photos.usable().find_map(|photo| photo.camera.as_deref()).filter(|_| !has_words);
+    let camera = photos.usable().find_map(|photo| photo.camera.as_deref()).filter(|_| words.is_empty());
     tags.extend(camera.map(tag_of));
-    for word in general {
-        if tags.len() >= TAGS_MIN && has_words {
-            break;
-        }
-        tags.push(word.to_owned());
-    }
+    tags.extend(general.map(str::to_owned));
     tags.retain(|tag| !tag.is_empty());
     let mut seen = std::collections::HashSet::new();
     tags.retain(|tag| seen.insert(tag.to_lowercase()));
-    tags.truncate(TAGS_MAX);
+    let specific = tags.iter().filter(|tag| !general.contains(&tag.as_str())).count();
+    tags.truncate(specific.clamp(TAGS_MIN, TAGS_MAX));
     tags
 }
 
@@ -141,36 +144,61 @@ fn tag_of(text: &str) -> String {
     joined.join("-").chars().take(TAG_CHARS_MAX).collect()
 }
 
-/// The two sentences with the most weight for their length, in the order of the text; the first ones where no word tells.
-fn summary(paragraphs: &[String], words: &[Keyword], language: Language, photos: &PhotoList) -> String {
-    let all: Vec<String> =
-        paragraphs.iter().flat_map(|paragraph| sentences(paragraph)).take(SENTENCES_MAX).collect();
-    let weight = |sentence: &String| -> f64 {
-        let lower = sentence.to_lowercase();
-        words.iter().take(20).filter(|word| lower.contains(&word.word.to_lowercase())).map(|word| word.weight).sum()
-    };
-    let mut ranked: Vec<(usize, f64)> = all.iter().enumerate().map(|(index, one)| (index, weight(one))).collect();
-    ranked.sort_by(|left, right| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0)));
-    let mut chosen: Vec<usize> = Vec::new();
-    let mut chars = 0;
-    for (index, _) in ranked {
-        let length = all[index].chars().count() + 1;
-        if chosen.len() < SUMMARY_SENTENCES_MAX && chars + length <= SUMMARY_CHARS_MAX {
-            chosen.push(index);
-            chars += length;
+/// What the post holds, as a line under its title: places and number of pictures. Without pictures its first sentences.
+fn summary(input: &Input, paragraphs: &[String], language: Language) -> String {
+    let photos = input.photos.usable().count();
+    if photos > 0 {
+        return shortened(&line_of_facts(input, photos, language), SUMMARY_CHARS_MAX);
+    }
+    let mut text = String::new();
+    for sentence in paragraphs.iter().flat_map(|paragraph| sentences(paragraph)).take(SUMMARY_SENTENCES_MAX) {
+        let longer = if text.is_empty() { sentence } else { format!("{text} {sentence}") };
+        if longer.chars().count() > SUMMARY_CHARS_MAX {
+            return if text.is_empty() { shortened(&longer, SUMMARY_CHARS_MAX) } else { text };
         }
+        text = longer;
     }
-    chosen.sort_unstable();
-    let text = chosen.iter().map(|index| all[*index].as_str()).collect::<Vec<_>>().join(" ");
-    if !text.is_empty() {
-        return text;
+    match (text.is_empty(), language) {
+        (false, _) => text,
+        (true, Language::Ko) => "메모로 남긴 기록.".to_owned(),
+        (true, Language::En) => "A few notes.".to_owned(),
     }
-    match all.first() {
-        Some(first) => shortened(first, SUMMARY_CHARS_MAX),
-        None => match language {
-            Language::Ko => format!("사진 {}의 기록.", super::korean::photos_counted(photos.usable().count())),
-            Language::En => format!("A record of {}.", english::pictures(photos.usable().count())),
-        },
+}
+
+fn line_of_facts(input: &Input, photos: usize, language: Language) -> String {
+    let mut names = stop_names(&input.notes, &input.photos, language);
+    names.truncate(SUMMARY_NAMES_MAX);
+    let moments: Vec<_> = input.photos.usable().filter_map(PhotoFacts::moment).collect();
+    let span = moments.iter().min().copied().zip(moments.iter().max().copied());
+    let is_one_day = span.is_some_and(|(from, to)| from.date() == to.date() && from != to);
+    let stops = input.photos.stops.len();
+    match language {
+        Language::Ko => {
+            let shown = format!("사진 {}", super::korean::photos_counted(photos));
+            let spots = super::korean::places_counted(stops.max(1));
+            match (names.is_empty(), span.filter(|_| is_one_day)) {
+                (false, _) if names.len() < stops => {
+                    format!("{} 등 {spots}에서 찍은 {shown}과 그때의 메모.", korean::listed(&names))
+                }
+                (false, _) => format!("{}에서 찍은 {shown}과 그때의 메모.", korean::listed(&names)),
+                (true, Some((from, to))) => format!("{} {spots}에서 찍은 {shown}.", korean::between(from, to)),
+                (true, None) => format!("{spots}에서 찍은 {shown}."),
+            }
+        }
+        Language::En => {
+            let shown = capital(&english::pictures(photos));
+            let spots = format!("{} {}", english::number(stops.max(1)), if stops > 1 { "spots" } else { "spot" });
+            match (names.is_empty(), span.filter(|_| is_one_day)) {
+                (false, _) if names.len() < stops => {
+                    format!("{shown} and notes from {spots}, among them {}.", english::listed(&names))
+                }
+                (false, _) => format!("{shown} and notes: {}.", english::listed(&names)),
+                (true, Some((from, to))) => {
+                    format!("{shown} from {spots}, between {} and {}.", english::time(from), english::time(to))
+                }
+                (true, None) => format!("{shown} from {spots}."),
+            }
+        }
     }
 }
 

@@ -8,13 +8,13 @@ use super::{
     draft::dates::{date_forms, time_forms},
     input::{check_length, check_photos, language_or_none, null_as_default, read},
     shapes::{BY_EMBEDDED, PhotoList, Voice, moment},
-    text::{prose, sentences},
+    text::{is_heading, prose, sentences},
     words::{hangul_share, keywords, language_of},
 };
 use crate::model::{language::Language, reply::AttemptFailure};
 
 /// So many of the notes' weightiest words are looked for.
-const NOTE_WORDS_MAX: usize = 20;
+const NOTE_WORDS_MAX: usize = 40;
 /// So many missing things are told a rule.
 const MISSING_MAX: usize = 10;
 /// Sentences may be so much longer or shorter than the author's.
@@ -24,8 +24,7 @@ const SENTENCE_CHARS_MAX_KO: f64 = 60.0;
 /// The same for English.
 const SENTENCE_CHARS_MAX_EN: f64 = 140.0;
 /// Texts that somebody meant to replace.
-const PLACEHOLDERS: [&str; 9] =
-    ["todo", "tbd", "lorem ipsum", "{{", "}}", "[insert", "<insert", "xxx", "[여기"];
+const PLACEHOLDERS: [&str; 9] = ["todo", "tbd", "lorem ipsum", "{{", "}}", "[insert", "<insert", "xxx", "[여기"];
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,15 +187,27 @@ fn photos_and_order(draft: &str, names: &[&str], language: Language) -> [Finding
     let order_share = if named.is_empty() { 0.0 } else { (in_order + 1) as f64 / named.len() as f64 };
     let (count, all) = (named.len(), names.len());
     let order_text = if order_share >= 1.0 {
-        say(language, "사진은 찍은 순서대로 나온다.".into(), "The photos stand in the order in which they were taken.".into())
+        say(
+            language,
+            "사진은 찍은 순서대로 나온다.".into(),
+            "The photos stand in the order in which they were taken.".into(),
+        )
     } else {
-        say(language, "사진의 순서가 찍은 순서와 다르다.".into(), "The photos do not stand in the order in which they were taken.".into())
+        say(
+            language,
+            "사진의 순서가 찍은 순서와 다르다.".into(),
+            "The photos do not stand in the order in which they were taken.".into(),
+        )
     };
     [
         Finding {
             rule: Rule::Photos,
             share: count as f64 / all as f64,
-            text: say(language, format!("사진 {all}장 가운데 {count}장이 글에 나온다."), format!("{count} of {all} photos are named.")),
+            text: say(
+                language,
+                format!("사진 {all}장 가운데 {count}장이 글에 나온다."),
+                format!("{count} of {all} photos are named."),
+            ),
             missing,
         },
         Finding { rule: Rule::Order, share: order_share, text: order_text, missing: Vec::new() },
@@ -218,7 +229,11 @@ fn dates(draft: &str, brief: &Brief<'_>) -> Option<Finding> {
     let text = if missing.is_empty() {
         say(brief.language, "찍은 날짜가 적혀 있다.".into(), "The date is told.".into())
     } else {
-        say(brief.language, format!("찍은 날짜가 없다: {}.", missing.join(", ")), format!("The date is missing: {}.", missing.join(", ")))
+        say(
+            brief.language,
+            format!("찍은 날짜가 없다: {}.", missing.join(", ")),
+            format!("The date is missing: {}.", missing.join(", ")),
+        )
     };
     let share = (asked.len() - missing.len()) as f64 / asked.len() as f64;
     Some(Finding { rule: Rule::Dates, share, text, missing })
@@ -231,9 +246,11 @@ fn stops(draft: &str, brief: &Brief<'_>) -> Option<Finding> {
     }
     let is_told = |stop: &super::shapes::Stop| {
         stop.photos.iter().any(|name| position_of(draft, name).is_some())
-            || stop.first.as_deref().and_then(moment).is_some_and(|first| {
-                time_forms(first).iter().any(|form| draft.contains(form))
-            })
+            || stop
+                .first
+                .as_deref()
+                .and_then(moment)
+                .is_some_and(|first| time_forms(first).iter().any(|form| draft.contains(form)))
     };
     let told = stops.iter().filter(|stop| is_told(stop)).count();
     let all = stops.len();
@@ -255,8 +272,10 @@ fn notes(draft: &str, brief: &Brief<'_>) -> Option<Finding> {
     if language != brief.language {
         return None;
     }
+    // Headings are what the title is made of.
+    let lines: Vec<&str> = brief.notes.lines().filter(|line| !is_heading(line.trim())).collect();
     let words: Vec<String> =
-        keywords(brief.notes, language).into_iter().take(NOTE_WORDS_MAX).map(|keyword| keyword.word).collect();
+        keywords(&lines.join("\n"), language).into_iter().take(NOTE_WORDS_MAX).map(|keyword| keyword.word).collect();
     if words.is_empty() {
         return None;
     }
@@ -290,9 +309,17 @@ fn length(draft: &str, brief: &Brief<'_>) -> Finding {
         1.0
     };
     let text = if chars < least {
-        say(brief.language, format!("글이 짧다: {chars}자, 적어도 {least}자."), format!("The text is short: {chars} characters, {least} at least."))
+        say(
+            brief.language,
+            format!("글이 짧다: {chars}자, 적어도 {least}자."),
+            format!("The text is short: {chars} characters, {least} at least."),
+        )
     } else if chars > most {
-        say(brief.language, format!("글이 길다: {chars}자, 많아야 {most}자."), format!("The text is long: {chars} characters, {most} at most."))
+        say(
+            brief.language,
+            format!("글이 길다: {chars}자, 많아야 {most}자."),
+            format!("The text is long: {chars} characters, {most} at most."),
+        )
     } else {
         say(brief.language, format!("길이가 알맞다({chars}자)."), format!("The length fits ({chars} characters)."))
     };
@@ -310,7 +337,11 @@ fn sentence_length(draft: &str, brief: &Brief<'_>) -> Finding {
     let most = own.map_or(limit, |own| own * SENTENCE_FACTOR_MAX);
     let share = if found.is_empty() { 0.0 } else { (most / mean.max(1.0)).min(1.0) };
     let text = if share >= 1.0 {
-        say(brief.language, format!("문장 길이가 알맞다(평균 {mean:.0}자)."), format!("Sentences are as long as they should be ({mean:.0} characters)."))
+        say(
+            brief.language,
+            format!("문장 길이가 알맞다(평균 {mean:.0}자)."),
+            format!("Sentences are as long as they should be ({mean:.0} characters)."),
+        )
     } else {
         say(
             brief.language,
@@ -332,7 +363,11 @@ fn placeholders(draft: &str, language: Language) -> Finding {
     let text = if found == 0 {
         say(language, "채우지 않은 빈칸이 없다.".into(), "No placeholder is left.".into())
     } else {
-        say(language, format!("채우지 않은 빈칸이 있다: {found}줄."), format!("Placeholders are left in {found} lines."))
+        say(
+            language,
+            format!("채우지 않은 빈칸이 있다: {found}줄."),
+            format!("Placeholders are left in {found} lines."),
+        )
     };
     Finding { rule: Rule::Placeholders, share: if found == 0 { 1.0 } else { 0.0 }, text, missing: Vec::new() }
 }

@@ -10,7 +10,7 @@ use super::{
     input::{check_length, language_or_none, null_as_default, read},
     korean::ending_of,
     shapes::{BY_EMBEDDED, KoreanEnding},
-    text::{is_emoji, plain_paragraphs, sentences, shortened},
+    text::{is_emoji, prose, sentences, shortened},
     words::{keywords, language_of},
 };
 use crate::model::{language::Language, reply::AttemptFailure};
@@ -71,7 +71,7 @@ pub(super) fn compute(input: &Value) -> Result<Value, AttemptFailure> {
 fn measure(texts: &[&str]) -> Measured {
     let mut measured = Measured::default();
     for text in texts {
-        let paragraphs = plain_paragraphs(text);
+        let paragraphs = prose(text);
         let found: Vec<String> = paragraphs.iter().flat_map(|paragraph| sentences(paragraph)).collect();
         let (Some(first), Some(last)) = (found.first(), found.last()) else { continue };
         measured.posts += 1;
@@ -177,14 +177,7 @@ impl Endings {
     }
 }
 
-fn described(
-    language: Language,
-    posts: usize,
-    ending: &str,
-    chars_mean: f64,
-    exclamation: f64,
-    emoji: f64,
-) -> String {
+fn described(language: Language, posts: usize, ending: &str, chars_mean: f64, exclamation: f64, emoji: f64) -> String {
     match language {
         Language::Ko => {
             let form = match ending {
@@ -201,7 +194,13 @@ fn described(
             format!("글 {posts}편에서 잰 문체: {form}, 한 문장은 평균 {chars_mean:.0}자, {marks}.")
         }
         Language::En => {
-            let length = if chars_mean < 60.0 { "short" } else if chars_mean < 110.0 { "middling" } else { "long" };
+            let length = if chars_mean < 60.0 {
+                "short"
+            } else if chars_mean < 110.0 {
+                "middling"
+            } else {
+                "long"
+            };
             let marks = match (exclamation >= 0.1, emoji >= 0.05) {
                 (true, true) => "exclamation marks and emoji",
                 (true, false) => "exclamation marks",
@@ -209,7 +208,9 @@ fn described(
                 (false, false) => "neither exclamation marks nor emoji",
             };
             let noun = if posts == 1 { "post" } else { "posts" };
-            format!("Measured from {posts} {noun}: {length} sentences of {chars_mean:.0} characters on average, {marks}.")
+            format!(
+                "Measured from {posts} {noun}: {length} sentences of {chars_mean:.0} characters on average, {marks}."
+            )
         }
     }
 }
@@ -237,7 +238,9 @@ fn habit(texts: &[String]) -> Option<&String> {
 
 fn person(text: &str, language: Language) -> &'static str {
     let (singular, plural): (&[&str], &[&str]) = match language {
-        Language::Ko => (&["저는", "제가", "저도", "나는", "내가", "나도"], &["우리는", "우리가", "우리도", "저희는", "저희가"]),
+        Language::Ko => {
+            (&["저는", "제가", "저도", "나는", "내가", "나도"], &["우리는", "우리가", "우리도", "저희는", "저희가"])
+        }
         Language::En => (&["I", "I'm", "I've", "me", "my"], &["we", "We", "we're", "us", "our"]),
     };
     let count = |words: &[&str]| {

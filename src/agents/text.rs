@@ -12,7 +12,8 @@ pub(super) fn plain_paragraphs(markdown: &str) -> Vec<String> {
             in_code = !in_code;
             continue;
         }
-        let plain = if in_code || is_heading(trimmed) || is_rule(trimmed) { String::new() } else { plain_line(trimmed) };
+        let plain =
+            if in_code || is_heading(trimmed) || is_rule(trimmed) { String::new() } else { plain_line(trimmed) };
         if plain.is_empty() {
             if !current.is_empty() {
                 paragraphs.push(std::mem::take(&mut current));
@@ -32,7 +33,8 @@ pub(super) fn plain_paragraphs(markdown: &str) -> Vec<String> {
 
 /// The paragraphs of a post that are prose: without the lines in italics that stand under pictures.
 pub(super) fn prose(markdown: &str) -> Vec<String> {
-    let is_caption = |line: &str| line.len() > 2 && line.starts_with('*') && line.ends_with('*') && !line.starts_with("**");
+    let is_caption =
+        |line: &str| line.len() > 2 && line.starts_with('*') && line.ends_with('*') && !line.starts_with("**");
     let without: Vec<&str> = markdown.lines().map(|line| if is_caption(line.trim()) { "" } else { line }).collect();
     plain_paragraphs(&without.join("\n"))
 }
@@ -44,7 +46,8 @@ pub(super) fn is_heading(line: &str) -> bool {
 }
 
 fn is_rule(line: &str) -> bool {
-    line.len() >= 3 && (line.chars().all(|character| character == '-') || line.chars().all(|character| character == '*'))
+    line.len() >= 3
+        && (line.chars().all(|character| character == '-') || line.chars().all(|character| character == '*'))
 }
 
 /// One line without its Markdown.
@@ -129,7 +132,11 @@ pub(super) fn closed(sentence: &str) -> String {
     let trimmed = sentence.trim_end();
     match trimmed.chars().next_back() {
         Some(last) if last.is_alphanumeric() || matches!(last, ')' | '"' | '”' | '\'' | '’' | '%') => {
-            if ends_with_mark(trimmed) { trimmed.to_owned() } else { format!("{trimmed}.") }
+            if ends_with_mark(trimmed) {
+                trimmed.to_owned()
+            } else {
+                format!("{trimmed}.")
+            }
         }
         Some(',' | ';' | ':' | '-') => format!("{}.", trimmed.trim_end_matches([',', ';', ':', '-', ' '])),
         _ => trimmed.to_owned(),
@@ -161,10 +168,7 @@ mod tests {
     #[test]
     fn markdown_becomes_plain() {
         let text = "# Title\n\nA **bold** [link](http://x) and\nmore.\n\n![p](<a b.jpg>)\n*caption*\n\n```\ncode\n```\n- item!\n---\nend [open";
-        assert_eq!(
-            plain_paragraphs(text),
-            ["A bold link and more.", "caption", "item!", "end [open"]
-        );
+        assert_eq!(plain_paragraphs(text), ["A bold link and more.", "caption", "item!", "end [open"]);
     }
 
     #[test]

@@ -8,9 +8,12 @@ use super::{
     pictures::picture,
     speech::{DayFacts, Speech, StopFacts},
 };
-use crate::agents::{
-    shapes::{PhotoFacts, PhotoList, Stop, Voice, moment},
-    words::keywords,
+use crate::{
+    agents::{
+        shapes::{PhotoFacts, PhotoList, Stop, Voice, moment},
+        words::keywords,
+    },
+    model::language::Language,
 };
 
 /// A label of a section is at most so long; longer words are no names.
@@ -77,9 +80,9 @@ pub(super) fn day_facts(photos: &PhotoList) -> DayFacts {
 pub(super) fn compose(photos: &PhotoList, notes: &PlacedNotes, voice: &Voice, speech: &Speech) -> Composed {
     let sections = Sections::of(photos);
     let facts = day_facts(photos);
-    let has_notes = *notes != PlacedNotes::default() && !is_empty(notes);
+    let has_notes = !notes.is_empty();
     let mut blocks = opening(notes, voice, speech, &facts, has_notes);
-    let labels = labels(notes, speech, sections.stops.len());
+    let labels = labels(notes, speech.language, sections.stops.len());
     let mut day: Option<Date> = facts.days.first().copied();
     for (index, (stop, shown)) in sections.stops.iter().enumerate() {
         let own = notes.stops.get(index).map(Vec::as_slice).unwrap_or_default();
@@ -95,21 +98,11 @@ pub(super) fn compose(photos: &PhotoList, notes: &PlacedNotes, voice: &Voice, sp
     Composed { text: blocks.join("\n\n"), used_photos: sections.names() }
 }
 
-fn is_empty(notes: &PlacedNotes) -> bool {
-    notes.intro.is_empty() && notes.closing.is_empty() && notes.stops.iter().all(Vec::is_empty)
-}
-
 fn own_words(sentences: &[String], speech: &Speech) -> String {
     sentences.iter().map(|sentence| speech.own_words(sentence)).collect::<Vec<_>>().join(" ")
 }
 
-fn opening(
-    notes: &PlacedNotes,
-    voice: &Voice,
-    speech: &Speech,
-    facts: &DayFacts,
-    has_notes: bool,
-) -> Vec<String> {
+fn opening(notes: &PlacedNotes, voice: &Voice, speech: &Speech, facts: &DayFacts, has_notes: bool) -> Vec<String> {
     let mut first = Vec::new();
     first.extend(voice.habitual_opening.clone().filter(|_| voice.language == Some(speech.language)));
     first.extend(speech.opening(facts, has_notes));
@@ -197,13 +190,11 @@ fn ending(
             sentences.push(own_words(&notes.closing, speech));
         }
     } else {
-        let last = sections.stops.iter().rev().find_map(|(_, shown)| shown.last());
-        let last = last.and_then(|photo| Some((photo.name.as_str(), photo.moment()?))).filter(|_| facts.photos > 1);
         let tells_places = sections.stops.iter().any(|(stop, _)| stop.place.is_some());
-        sentences.extend(speech.closing(last, tells_places));
+        sentences.push(speech.closing(tells_places));
     }
     let habit = voice.habitual_closing.clone().filter(|_| voice.language == Some(speech.language));
-    if let (None, Some(emoji), Some(last)) = (&habit, &speech.emoji, sentences.last_mut()) {
+    if let (Some(emoji), Some(last)) = (&speech.emoji, sentences.last_mut()) {
         last.push(' ');
         last.push_str(emoji);
     }
@@ -218,11 +209,11 @@ fn ending(
 }
 
 /// What the notes call each stop: the weightiest word that stands where a place stands, each once.
-fn labels(notes: &PlacedNotes, speech: &Speech, stops: usize) -> Vec<Option<String>> {
+pub(super) fn labels(notes: &PlacedNotes, language: Language, stops: usize) -> Vec<Option<String>> {
     let mut used: Vec<String> = Vec::new();
     let mut labels = vec![None; stops];
     for (label, own) in labels.iter_mut().zip(&notes.stops) {
-        let found = keywords(&own.join(" "), speech.language).into_iter().find(|keyword| {
+        let found = keywords(&own.join(" "), language).into_iter().find(|keyword| {
             keyword.is_place && keyword.word.chars().count() <= LABEL_CHARS_MAX && !used.contains(&keyword.word)
         });
         if let Some(keyword) = found {

@@ -10,12 +10,36 @@ use super::{
 use crate::agents::shapes::Place;
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 ];
 
 /// `22 October 2008`.
 pub(in crate::agents) fn date(day: Date) -> String {
     format!("{} {} {}", day.day(), month(day), day.year())
+}
+
+/// `12 April 2025`, `12 to 14 April 2025`; `word` stands between two days.
+pub(in crate::agents) fn days(first: Date, last: Date, word: &str) -> String {
+    if first == last {
+        return date(first);
+    }
+    let from = match (first.year() == last.year(), first.month() == last.month()) {
+        (true, true) => first.day().to_string(),
+        (true, false) => format!("{} {}", first.day(), month(first)),
+        (false, _) => date(first),
+    };
+    format!("{from} {word} {}", date(last))
 }
 
 /// `October`.
@@ -30,8 +54,7 @@ pub(in crate::agents) fn time(moment: DateTime) -> String {
 
 /// `one`, `nine`, `11`.
 pub(in crate::agents) fn number(count: usize) -> String {
-    const WORDS: [&str; 11] =
-        ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+    const WORDS: [&str; 11] = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
     WORDS.get(count).map_or_else(|| count.to_string(), |word| (*word).to_owned())
 }
 
@@ -40,7 +63,6 @@ pub(in crate::agents) fn pictures(count: usize) -> String {
     format!("{} {}", number(count), if count == 1 { "picture" } else { "pictures" })
 }
 
-/// `one more`, `two more`.
 fn capital(text: &str) -> String {
     let mut characters = text.chars();
     characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
@@ -54,6 +76,8 @@ fn minutes_said(minutes: i64) -> String {
     match minutes {
         0 => "moments".to_owned(),
         1 => "a minute".to_owned(),
+        60 => "an hour".to_owned(),
+        61.. => format!("{} h {} min", minutes / 60, minutes % 60).replace(" 0 min", ""),
         _ => format!("{} minutes", usize::try_from(minutes).map_or_else(|_| minutes.to_string(), number)),
     }
 }
@@ -74,12 +98,11 @@ pub(super) fn opening(speech: &Speech, facts: &DayFacts, has_notes: bool) -> Vec
     let when = if first == last {
         format!("on {}, {}", weekday(*first), date(*first))
     } else {
-        format!("from {} to {}", date(*first), date(*last))
+        format!("between {}", days(*first, *last, "and"))
     };
     let are = if facts.photos == 1 { "is" } else { "are" };
     if has_notes {
-        return vec![format!("Here {are} {shown} {when}, with the notes made at the time.").replace(" on ", " taken on ")
-            .replace("pictures from", "pictures taken from")];
+        return vec![format!("Here {are} {shown} taken {when}, with the notes made at the time.")];
     }
     let hours = match (first == last, from == to) {
         (true, true) => format!(", at {}", time(from)),
@@ -105,10 +128,9 @@ pub(super) fn stop_heading(facts: &StopFacts, label: Option<&str>) -> String {
         Some((first, _)) if facts.is_new_day => format!("{} {}: ", first.day(), month(first.date())),
         _ => String::new(),
     };
-    match (label, facts.span) {
-        (Some(label), _) => format!("## {day}{}", capital(label)),
-        (None, Some((first, _))) => format!("## {day}Stop {}, {}", facts.index + 1, time(first)),
-        (None, None) => format!("## {day}Stop {}", facts.index + 1),
+    match label {
+        Some(label) => format!("## {day}{}", capital(label)),
+        None => format!("## {day}Stop {}", facts.index + 1),
     }
 }
 
@@ -123,7 +145,7 @@ pub(super) fn stop(speech: &Speech, facts: &StopFacts) -> Vec<String> {
         return match facts.photos {
             1 => vec![format!("The first picture was taken at {at}.")],
             _ => {
-                let within = format!("within {} there were {} here", minutes_said(minutes), number(facts.photos));
+                let within = format!("{} were taken here within {}", number(facts.photos), minutes_said(minutes));
                 joined(speech, &format!("The first picture was taken at {at}"), &within)
             }
         };
@@ -133,14 +155,20 @@ pub(super) fn stop(speech: &Speech, facts: &StopFacts) -> Vec<String> {
         return match away {
             Some(away) => {
                 let place = format!("The last stop lies about {away} from there");
-                joined(speech, &place, &format!("{shown} {} taken at {at}", if facts.photos == 1 { "was" } else { "were" }))
+                joined(
+                    speech,
+                    &place,
+                    &format!("{shown} {} taken at {at}", if facts.photos == 1 { "was" } else { "were" }),
+                )
             }
-            None => vec![format!("The last {} at {at}.", if facts.photos == 1 { "picture was taken".into() } else {
-                format!("{shown} were taken")
-            })],
+            None => vec![format!(
+                "The last {} at {at}.",
+                if facts.photos == 1 { "picture was taken".into() } else { format!("{shown} were taken") }
+            )],
         };
     }
-    let over = if facts.photos > 1 && minutes > 0 { format!(", over {}", minutes_said(minutes)) } else { String::new() };
+    let over =
+        if facts.photos > 1 && minutes > 0 { format!(" within {}", minutes_said(minutes)) } else { String::new() };
     let was = if facts.photos == 1 { "was" } else { "were" };
     let more = number(facts.photos);
     vec![match (away, facts.index % 4) {
@@ -159,9 +187,9 @@ pub(super) fn several(facts: &StopFacts) -> Option<String> {
     let (first, last) = facts.span.filter(|_| facts.photos > 1)?;
     let minutes = last.duration_since(first).as_mins();
     let shown = capital(&pictures(facts.photos));
-    Some(match facts.index % 2 {
-        0 => format!("{shown} were taken here within {}.", minutes_said(minutes)),
-        _ => format!("{shown} of this spot, within {}.", minutes_said(minutes)),
+    Some(match facts.photos {
+        2 if minutes > 0 => format!("{shown} were taken here, {} apart.", minutes_said(minutes)),
+        _ => format!("{shown} were taken here within {}.", minutes_said(minutes)),
     })
 }
 
@@ -188,18 +216,13 @@ pub(super) fn unusable(names: &[String]) -> String {
     format!("Not shown, because they could not be opened as pictures: {listed}")
 }
 
-pub(super) fn distance(metres: u64, stops: usize) -> String {
-    format!("From spot to spot, all {} of them, it comes to about {}.", number(stops), far(metres, " "))
+pub(super) fn distance(metres: u64) -> String {
+    format!("From the first spot to the last it is about {}, going from one to the next.", far(metres, " "))
 }
 
-pub(super) fn closing(last: Option<(&str, DateTime)>, tells_places: bool) -> Vec<String> {
-    let mut sentences = Vec::new();
-    if let Some((name, taken)) = last {
-        sentences.push(format!("The last picture, {}, was taken at {}.", plain_name(name), time(taken)));
-    }
+pub(super) fn closing(tells_places: bool) -> String {
     let what = if tells_places { "when and roughly where they were taken" } else { "when they were taken" };
-    sentences.push(format!("There were no notes, so this says only what the pictures record themselves: {what}."));
-    sentences
+    format!("There were no notes, so this says only what the pictures record themselves: {what}.")
 }
 
 /// `the bridge, the pond and Arezzo`.

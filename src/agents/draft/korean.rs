@@ -8,13 +8,35 @@ use super::{
     speech::{DayFacts, Rhythm, Speech, StopFacts, far},
 };
 use crate::agents::{
-    korean::{ends_in_consonant, ordinal, past, photos_counted, places_counted, with_and},
+    korean::{ordinal, past, photos_counted, places_counted, with_and},
     shapes::Place,
 };
 
 /// `2025년 4월 12일`.
 pub(in crate::agents) fn date(day: Date) -> String {
     format!("{}년 {}월 {}일", day.year(), day.month(), day.day())
+}
+
+/// `2025년 4월 12일`, `2025년 4월 12일부터 14일까지`.
+pub(in crate::agents) fn days(first: Date, last: Date) -> String {
+    if first == last {
+        return date(first);
+    }
+    let until = match (first.year() == last.year(), first.month() == last.month()) {
+        (true, true) => format!("{}일", last.day()),
+        (true, false) => format!("{}월 {}일", last.month(), last.day()),
+        (false, _) => date(last),
+    };
+    format!("{}부터 {until}까지", date(first))
+}
+
+/// `9분`, `1시간 10분`.
+fn lasting(minutes: i64) -> String {
+    match (minutes / 60, minutes % 60) {
+        (0, rest) => format!("{rest}분"),
+        (hours, 0) => format!("{hours}시간"),
+        (hours, rest) => format!("{hours}시간 {rest}분"),
+    }
 }
 
 fn weekday(day: Date) -> &'static str {
@@ -39,6 +61,14 @@ pub(in crate::agents) fn time(moment: DateTime) -> String {
     if moment.minute() == 0 { format!("{half} {hour}시") } else { format!("{half} {hour}시 {}분", moment.minute()) }
 }
 
+/// `오후 4시 28분부터 5시까지`.
+pub(in crate::agents) fn between(from: DateTime, to: DateTime) -> String {
+    let until = time(to);
+    let same_half = (from.hour() < 12) == (to.hour() < 12) && from.date() == to.date();
+    let until = if same_half { until.split_once(' ').map_or(until.as_str(), |(_, rest)| rest) } else { &until };
+    format!("{}부터 {until}까지", time(from))
+}
+
 fn said(speech: &Speech, stem: &str) -> String {
     format!("{}.", past(stem, speech.ending))
 }
@@ -56,18 +86,14 @@ pub(super) fn opening(speech: &Speech, facts: &DayFacts, has_notes: bool) -> Vec
     let (Some(first), Some(last), Some((from, to))) = (facts.days.first(), facts.days.last(), facts.span) else {
         return if facts.photos == 0 { Vec::new() } else { vec![said(speech, &format!("사진 {photos}을 모았"))] };
     };
-    let when = if first == last {
-        format!("{} {}", date(*first), weekday(*first))
-    } else {
-        format!("{}부터 {}까지", date(*first), date(*last))
-    };
+    let when = if first == last { format!("{} {}", date(*first), weekday(*first)) } else { days(*first, *last) };
     if has_notes {
         let tie = if first == last { "에 찍은" } else { " 찍은" };
         return vec![said(speech, &format!("{when}{tie} 사진 {photos}을 그때 적어 둔 메모와 함께 정리했"))];
     }
     let taken = match (first == last, from == to) {
         (true, true) => format!("{when}, {}에 사진 {photos}을 찍었", time(from)),
-        (true, false) => format!("{when}, {}부터 {}까지 사진 {photos}을 찍었", time(from), time(to)),
+        (true, false) => format!("{when}, {} 사진 {photos}을 찍었", between(from, to)),
         (false, _) => format!("{when} 사진 {photos}을 찍었"),
     };
     let mut sentences = vec![said(speech, &taken)];
@@ -88,10 +114,9 @@ pub(super) fn stop_heading(facts: &StopFacts, label: Option<&str>) -> String {
         Some((first, _)) if facts.is_new_day => format!("{}월 {}일, ", first.month(), first.day()),
         _ => String::new(),
     };
-    match (label, facts.span) {
-        (Some(label), _) => format!("## {day}{label}"),
-        (None, Some((first, _))) => format!("## {day}{} 자리, {}", ordinal(facts.index + 1), time(first)),
-        (None, None) => format!("## {day}{} 자리", ordinal(facts.index + 1)),
+    match label {
+        Some(label) => format!("## {day}{label}"),
+        None => format!("## {day}{} 자리", ordinal(facts.index + 1)),
     }
 }
 
@@ -107,7 +132,7 @@ pub(super) fn stop(speech: &Speech, facts: &StopFacts) -> Vec<String> {
         return match (facts.photos, minutes) {
             (1, _) => vec![said(speech, &start)],
             (_, 0) => joined(speech, &start, &format!("곧바로 이어서 모두 {photos}을 남겼")),
-            _ => joined(speech, &start, &format!("{minutes}분 사이에 모두 {photos}을 남겼")),
+            _ => joined(speech, &start, &format!("{} 사이에 모두 {photos}을 남겼", lasting(minutes))),
         };
     }
     let away = facts.metres.filter(|metres| *metres > 0).map(|metres| format!("{}쯤", far(metres, "")));
@@ -122,7 +147,7 @@ pub(super) fn stop(speech: &Speech, facts: &StopFacts) -> Vec<String> {
     }
     let within = match (facts.photos, minutes) {
         (1, _) | (_, 0) => String::new(),
-        _ => format!("{minutes}분 동안 "),
+        _ => format!("{} 동안 ", lasting(minutes)),
     };
     let stem = match (away, facts.index % 4) {
         (Some(away), 1) => format!("{away} 자리를 옮겨 {at}부터 {within}{photos}을 더 찍었"),
@@ -144,8 +169,8 @@ pub(super) fn several(speech: &Speech, facts: &StopFacts) -> Option<String> {
     let photos = photos_counted(facts.photos);
     let stem = match (minutes, facts.index % 2) {
         (0, _) => format!("여기서는 잇달아 {photos}을 찍었"),
-        (_, 0) => format!("이 자리에서는 {minutes}분 사이에 {photos}을 찍었"),
-        _ => format!("여기서는 {minutes}분 사이에 {photos}을 남겼"),
+        (_, 0) => format!("이 자리에서는 {} 사이에 {photos}을 찍었", lasting(minutes)),
+        _ => format!("여기서는 {} 사이에 {photos}을 남겼", lasting(minutes)),
     };
     Some(said(speech, &stem))
 }
@@ -174,17 +199,9 @@ pub(super) fn distance(speech: &Speech, metres: u64, stops: usize) -> String {
     said(speech, &format!("사진을 찍은 {}을 차례로 이어 보니 {}쯤이었", places_counted(stops), far(metres, "")))
 }
 
-pub(super) fn closing(speech: &Speech, last: Option<(&str, DateTime)>, tells_places: bool) -> Vec<String> {
-    let mut sentences = Vec::new();
-    if let Some((name, taken)) = last {
-        let name = plain_name(name);
-        let was = if ends_in_consonant(&name) { "이었" } else { "였" };
-        sentences.push(said(speech, &format!("마지막 사진은 {}에 찍은 {name}{was}", time(taken))));
-    }
+pub(super) fn closing(speech: &Speech, tells_places: bool) -> String {
     let what = if tells_places { "시각과 대략의 위치" } else { "시각" };
-    let told = format!("따로 적어 둔 메모가 없어서 사진에 남은 {}만 옮겨 적었", what);
-    sentences.push(said(speech, &told));
-    sentences
+    said(speech, &format!("따로 적어 둔 메모가 없어서 사진에 남은 {what}만 옮겨 적었"))
 }
 
 /// `대릉원, 첨성대와 월정교`.

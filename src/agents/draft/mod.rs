@@ -11,4 +11,4 @@ mod speech;
 mod times;
 mod twin;
 
-pub(super) use twin::compute;
+pub(super) use twin::{compute, stop_names};

@@ -18,7 +18,17 @@ const NAMELESS: [&str; 12] =
     ["img", "dsc", "dscn", "dscf", "pxl", "photo", "image", "screenshot", "jpeg", "heic", "with", "from"];
 /// A last line with one of these looks back or ahead and belongs to no stop.
 const CLOSING_WORDS: [&str; 12] = [
-    "다음에", "다음번", "집에", "돌아오", "돌아왔", "오늘 하루", "next time", "all in all", "overall", "back home", "on the way back",
+    "다음에",
+    "다음번",
+    "집에",
+    "돌아오",
+    "돌아왔",
+    "오늘 하루",
+    "next time",
+    "all in all",
+    "overall",
+    "back home",
+    "on the way back",
     "total",
 ];
 
@@ -33,6 +43,13 @@ pub(super) struct PlacedNotes {
     pub(super) stops: Vec<Vec<String>>,
     /// After the last stop.
     pub(super) closing: Vec<String>,
+}
+
+impl PlacedNotes {
+    /// True if there is nothing to tell; a heading alone is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.intro.is_empty() && self.closing.is_empty() && self.stops.iter().all(Vec::is_empty)
+    }
 }
 
 struct Line {

@@ -10,8 +10,9 @@ use crate::{
         input::null_as_default,
         korean::past,
         review::{Brief, Rule, has_placeholder, measure, position_of, score},
-        shapes::{PhotoList, Voice},
+        shapes::{PhotoList, Stop, Voice},
         text::sentences,
+        words::keywords,
     },
     model::language::Language,
 };
@@ -62,7 +63,9 @@ impl Revision {
         if lost(Rule::Sentences) || mentions(&["long sentence", "sentences are long", "문장이 길", "긴 문장"]) {
             asks.push(Ask::ShorterSentences);
         }
-        if lost(Rule::Dates) || mentions(&["intro", "opening", "no date", "date is missing", "도입", "첫머리", "날짜가 없"]) {
+        if lost(Rule::Dates)
+            || mentions(&["intro", "opening", "no date", "date is missing", "도입", "첫머리", "날짜가 없"])
+        {
             asks.push(Ask::Opening);
         }
         asks
@@ -135,17 +138,23 @@ impl Repair<'_> {
         self.changed("날짜를 밝히는 첫머리를 더함", "added an opening with the date");
     }
 
-    /// Each missing photo behind the one before it in time.
+    /// Each missing photo beside its neighbour at the same stop, else behind the one before it in time.
     fn add_photos(&mut self, photos: &PhotoList) {
-        let mut previous: Option<&str> = None;
+        let names: Vec<&str> = photos.usable().map(|photo| photo.name.as_str()).collect();
         let mut added = Vec::new();
-        for photo in photos.usable() {
-            if position_of(&self.text, &photo.name).is_none() {
-                let block = picture(&photo.name, &self.speech.caption(photo.moment(), None, None));
-                self.insert_after(previous, &block);
-                added.push(photo.name.as_str());
+        for (index, photo) in photos.usable().enumerate() {
+            if position_of(&self.text, &photo.name).is_some() {
+                continue;
             }
-            previous = Some(photo.name.as_str());
+            let block = picture(&photo.name, &self.speech.caption(photo.moment(), None, None));
+            let before = index.checked_sub(1).map(|previous| names[previous]);
+            let after = names.get(index + 1).copied();
+            let shares_stop = |other: Option<&str>| other.is_some_and(|other| same_stop(photos, &photo.name, other));
+            match after.filter(|_| shares_stop(after) && !shares_stop(before)) {
+                Some(after) if position_of(&self.text, after).is_some() => self.insert_before(after, &block),
+                _ => self.insert_after(before, &block),
+            }
+            added.push(photo.name.as_str());
         }
         if !added.is_empty() {
             let names = added.join(", ");
@@ -160,31 +169,32 @@ impl Repair<'_> {
         self.text.insert_str(at, &format!("\n\n{block}"));
     }
 
-    /// Sentences of the notes whose words are missing, at their stop or at the end.
+    /// A block before the paragraph with the first mention of a name.
+    fn insert_before(&mut self, name: &str, block: &str) {
+        let mention = position_of(&self.text, name).unwrap_or(0);
+        let at = self.text[..mention].rfind("\n\n").map_or(0, |end| end + 2);
+        self.text.insert_str(at, &format!("{block}\n\n"));
+    }
+
+    /// Sentences of the notes that the text does not tell, at their stop or at the end.
     fn add_notes(&mut self, placed: &PlacedNotes, photos: &PhotoList, brief: &Brief<'_>) {
-        let missing: Vec<String> = measure(&self.text, brief)
-            .into_iter()
-            .filter(|one| one.rule == Rule::Notes)
-            .flat_map(|one| one.missing)
-            .map(|word| word.to_lowercase())
-            .collect();
-        if missing.is_empty() {
+        let lacks = measure(&self.text, brief).iter().any(|one| one.rule == Rule::Notes && one.share < 1.0);
+        if !lacks {
             return;
         }
-        let speaks_of = |sentence: &&String| {
-            let lower = sentence.to_lowercase();
-            missing.iter().any(|word| lower.contains(word))
+        let untold = |lines: &mut dyn Iterator<Item = &String>, text: &str| -> Vec<String> {
+            let told = text.to_lowercase();
+            lines.filter(|line| !is_told(line, &told, self.speech)).map(|line| self.speech.own_words(line)).collect()
         };
         let mut count = 0;
+        let rest = untold(&mut placed.intro.iter().chain(&placed.closing), &self.text);
         for (stop, own) in photos.stops.iter().zip(&placed.stops) {
-            let lines: Vec<String> = own.iter().filter(speaks_of).map(|line| self.speech.own_words(line)).collect();
+            let lines = untold(&mut own.iter(), &self.text);
             if !lines.is_empty() {
                 count += lines.len();
                 self.insert_after(stop.photos.last().map(String::as_str), &lines.join(" "));
             }
         }
-        let rest = placed.intro.iter().chain(&placed.closing).filter(speaks_of);
-        let rest: Vec<String> = rest.map(|line| self.speech.own_words(line)).collect();
         if !rest.is_empty() {
             count += rest.len();
             self.text = format!("{}\n\n{}", self.text, rest.join(" "));
@@ -221,6 +231,19 @@ impl Repair<'_> {
     }
 }
 
+fn same_stop(photos: &PhotoList, one: &str, other: &str) -> bool {
+    let holds = |stop: &Stop, name: &str| stop.photos.iter().any(|photo| photo == name);
+    photos.stops.iter().any(|stop| holds(stop, one) && holds(stop, other))
+}
+
+/// True if more than half of a sentence's content words stand in the text (lower case), or the whole sentence does.
+fn is_told(sentence: &str, text: &str, speech: &Speech) -> bool {
+    let words = keywords(sentence, speech.language);
+    let found = words.iter().filter(|word| text.contains(&word.word.to_lowercase())).count();
+    let is_verbatim = text.contains(&speech.own_words(sentence).to_lowercase());
+    is_verbatim || words.is_empty() || found * 2 > words.len()
+}
+
 /// One sentence, or two joined by a space.
 fn cut_sentence(sentence: &str, speech: &Speech) -> String {
     if sentence.chars().count() <= LONG_SENTENCE_CHARS {
@@ -231,10 +254,7 @@ fn cut_sentence(sentence: &str, speech: &Speech) -> String {
         Language::En => &[", and ", ", but ", "; "],
     };
     let middle = sentence.len() / 2;
-    let seam = seams
-        .iter()
-        .flat_map(|seam| sentence.match_indices(seam))
-        .min_by_key(|(at, _)| at.abs_diff(middle));
+    let seam = seams.iter().flat_map(|seam| sentence.match_indices(seam)).min_by_key(|(at, _)| at.abs_diff(middle));
     let Some((at, seam)) = seam else { return sentence.to_owned() };
     let (head, tail) = (&sentence[..at], &sentence[at + seam.len()..]);
     match speech.language {

@@ -77,7 +77,8 @@ impl Speech {
             Language::En => SHORT_SENTENCE_CHARS_EN,
         };
         let is_short = voice.sentence_chars_mean.is_some_and(|mean| mean > 0.0 && mean < limit);
-        let emoji = voice.favourite_emoji.first().filter(|_| voice.emoji_share >= EMOJI_SHARE_MIN);
+        let fitting = voice.favourite_emoji.iter().find(|emoji| emoji.chars().all(fits_any_subject));
+        let emoji = fitting.filter(|_| voice.emoji_share >= EMOJI_SHARE_MIN);
         Self {
             language,
             ending: voice.ending,
@@ -155,17 +156,22 @@ impl Speech {
         let metres = facts.metres.filter(|metres| *metres >= 300)?;
         Some(match self.language {
             Language::Ko => korean::distance(self, metres, facts.stops),
-            Language::En => english::distance(metres, facts.stops),
+            Language::En => english::distance(metres),
         })
     }
 
-    /// The last sentences of a post without notes.
-    pub(super) fn closing(&self, last: Option<(&str, DateTime)>, tells_places: bool) -> Vec<String> {
+    /// The last sentence of a post without notes.
+    pub(super) fn closing(&self, tells_places: bool) -> String {
         match self.language {
-            Language::Ko => korean::closing(self, last, tells_places),
-            Language::En => english::closing(last, tells_places),
+            Language::Ko => korean::closing(self, tells_places),
+            Language::En => english::closing(tells_places),
         }
     }
+}
+
+/// Faces, hearts and sparkles; a wave or a book says something that the post may not be about.
+fn fits_any_subject(emoji: char) -> bool {
+    matches!(u32::from(emoji), 0x1F600..=0x1F64F | 0x1F970 | 0x2728 | 0x2764)
 }
 
 /// `800 m`, `1.3 km`.
@@ -173,6 +179,7 @@ pub(super) fn far(metres: u64, space: &str) -> String {
     if metres < 1_000 {
         format!("{metres}{space}m")
     } else {
-        format!("{:.1}{space}km", metres as f64 / 1_000.0)
+        let kilometres = format!("{:.1}", metres as f64 / 1_000.0);
+        format!("{}{space}km", kilometres.strip_suffix(".0").unwrap_or(&kilometres))
     }
 }

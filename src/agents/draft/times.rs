@@ -71,7 +71,8 @@ fn clock(text: &str) -> Option<Mention> {
     let mut at = 0;
     while let Some(offset) = text[at..].find(|character: char| character.is_ascii_digit()) {
         let start = at + offset;
-        let end = text[start..].find(|character: char| !character.is_ascii_digit()).map_or(text.len(), |end| start + end);
+        let end =
+            text[start..].find(|character: char| !character.is_ascii_digit()).map_or(text.len(), |end| start + end);
         if let Some(found) = clock_at(&text[..start], &text[start..end], &text[end..]) {
             return Some(found);
         }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
-    compose::compose,
+    compose::{compose, labels},
     notes::place,
     revise::{Revision, revise},
     speech::Speech,
@@ -18,8 +18,6 @@ use crate::{
     },
     model::{language::Language, reply::AttemptFailure},
 };
-
-const NOTHING: &str = "there are neither photos nor notes to write about";
 
 #[derive(Debug, Deserialize)]
 struct Input {
@@ -44,14 +42,13 @@ pub(in crate::agents) fn compute(input: &Value) -> Result<Value, AttemptFailure>
     let voice = input.style;
     // A measured voice tells the author's language; a default one only repeats what was assumed.
     let measured = voice.language.filter(|_| voice.basis > 0);
-    let language =
-        input.language.or(measured).or_else(|| language_of(&notes)).or(voice.language).unwrap_or_default();
+    let language = input.language.or(measured).or_else(|| language_of(&notes)).or(voice.language).unwrap_or_default();
     let speech = Speech::of(&voice, language);
     let placed = place(&notes, &input.photos);
-    let fresh = compose(&input.photos, &placed, &voice, &speech);
-    if fresh.text.trim().is_empty() {
-        return Err(refused("draft", NOTHING));
+    if input.photos.photos.is_empty() && placed.is_empty() {
+        return Err(refused("draft", "there are neither photos nor notes to write about"));
     }
+    let fresh = compose(&input.photos, &placed, &voice, &speech);
     let (text, changes) = match &input.revision {
         Some(revision) => {
             check_length("draft", "revision.candidate", &revision.text())?;
@@ -73,4 +70,9 @@ pub(in crate::agents) fn compute(input: &Value) -> Result<Value, AttemptFailure>
         "by": BY_EMBEDDED,
         "model": Value::Null,
     }))
+}
+
+/// What the notes call the stops, in their order; stops without a name are left out.
+pub(in crate::agents) fn stop_names(notes: &str, photos: &PhotoList, language: Language) -> Vec<String> {
+    labels(&place(notes, photos), language, photos.stops.len()).into_iter().flatten().collect()
 }

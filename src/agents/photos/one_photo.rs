@@ -58,11 +58,8 @@ pub(super) struct Photo {
 
 /// Reads one photo.
 pub(super) fn read_photo(name: &str, path: &Path, places: Places) -> Photo {
-    let mut photo = Photo {
-        facts: PhotoFacts { name: name.to_owned(), ..PhotoFacts::default() },
-        taken: None,
-        position: None,
-    };
+    let mut photo =
+        Photo { facts: PhotoFacts { name: name.to_owned(), ..PhotoFacts::default() }, taken: None, position: None };
     let head = match read_head(path) {
         Ok((head, bytes)) => {
             photo.facts.bytes = Some(bytes);
@@ -137,9 +134,8 @@ fn read_exif(head: Vec<u8>) -> Result<Exif, String> {
 }
 
 fn fill(photo: &mut Photo, exif: &Exif, places: Places) {
-    photo.taken = [Tag::DateTimeOriginal, Tag::DateTimeDigitized, Tag::DateTime]
-        .into_iter()
-        .find_map(|tag| moment_of(exif, tag));
+    photo.taken =
+        [Tag::DateTimeOriginal, Tag::DateTimeDigitized, Tag::DateTime].into_iter().find_map(|tag| moment_of(exif, tag));
     photo.facts.taken = photo.taken.map(written);
     photo.facts.camera = camera(exif);
     photo.facts.orientation = orientation(exif).map(str::to_owned);
@@ -162,7 +158,9 @@ fn moment_of(exif: &Exif, tag: Tag) -> Option<DateTime> {
     let small = |number: u8| i8::try_from(number).ok();
     // A camera whose clock was never set says 0000-00-00 or 1980; the first is no date at all.
     let (month, day) = (small(read.month)?, small(read.day)?);
-    DateTime::new(year, month, day, small(read.hour)?, small(read.minute)?, small(read.second)?, 0).ok().filter(|_| year > 0)
+    DateTime::new(year, month, day, small(read.hour)?, small(read.minute)?, small(read.second)?, 0)
+        .ok()
+        .filter(|_| year > 0)
 }
 
 /// A local time as everybody else reads it.

@@ -88,8 +88,8 @@ fn turned(degrees: f64) -> f64 {
 pub(super) fn metres_between(from: Position, to: Position) -> f64 {
     let half_lat = (to.lat - from.lat).to_radians() / 2.0;
     let half_lon = (to.lon - from.lon).to_radians() / 2.0;
-    let chord = half_lat.sin().powi(2)
-        + from.lat.to_radians().cos() * to.lat.to_radians().cos() * half_lon.sin().powi(2);
+    let chord =
+        half_lat.sin().powi(2) + from.lat.to_radians().cos() * to.lat.to_radians().cos() * half_lon.sin().powi(2);
     2.0 * EARTH_METRES * chord.clamp(0.0, 1.0).sqrt().asin()
 }
 
