@@ -10,6 +10,7 @@ pub mod engine;
 pub mod handle;
 pub mod metric;
 pub mod ports;
+pub mod promise;
 pub mod run_handle;
 pub mod settings;
 

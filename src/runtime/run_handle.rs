@@ -62,7 +62,9 @@ impl Runtime {
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
         if shared.stopping.is_cancelled() {
-            return Err(Box::new(Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0)));
+            return Err(Box::new(
+                Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0),
+            ));
         }
         for step in request.workflow.steps() {
             if shared.agent(step.agent().as_str()).is_none() {
@@ -132,8 +134,8 @@ impl RunHandle {
         self.cell.status()
     }
 
-    /// What each live step waits for.
-    pub fn why(&self) -> Vec<Why> {
+    /// What it waits for; `None` once it is over.
+    pub fn why(&self) -> Option<Why> {
         self.cell.why()
     }
 
