@@ -76,7 +76,7 @@ pub struct CallDone {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallFailed {
     /// What went wrong.
-    pub envelope: Box<Envelope>,
+    pub envelope: Envelope,
     /// Whether the same call may be asked for again.
     pub resend: Resend,
     /// Tokens that are known to have been used.

@@ -75,7 +75,7 @@ impl RunPlan {
             Err(failed) => {
                 self.usage = self.usage.plus(failed.usage.unwrap_or_default());
                 self.note_attempts(step, place, failed.attempts);
-                let failure = Failure::of(cause_of(failed.envelope.error_code), *failed.envelope);
+                let failure = Failure::of(cause_of(failed.envelope.error_code), failed.envelope);
                 match failed.resend {
                     Resend::Allowed => self.settle_refusal(step, place, &failure, now, gates),
                     Resend::Never => self.settle_item(step, place, &failure, now),

@@ -213,8 +213,8 @@ fn news_of_unknown_calls_changes_nothing() {
     let mut plan = RunPlan::new(Arc::new(workflow), &serde_json::Map::new(), seed(None)).unwrap();
     let gates = super::world::TestGates::default();
     let key = StepKey { step: 0, index: None, iteration: 0 };
-    let failure = || Err(failed(ErrorCode::AgentTimeout, None, Resend::Never));
-    assert!(plan.replied(key, failure(), Timestamp::ZERO, &gates).is_empty(), "not started");
+    let failure = || failed(ErrorCode::AgentTimeout, None, Resend::Never);
+    assert!(plan.replied(key, Err(failure()), Timestamp::ZERO, &gates).is_empty(), "not started");
     assert!(!plan.start(Timestamp::ZERO, &gates).is_empty());
     for strange in [
         StepKey { step: 9, ..key },
@@ -222,7 +222,7 @@ fn news_of_unknown_calls_changes_nothing() {
         StepKey { index: Some(0), ..key },
         StepKey { index: Some(u32::MAX), ..key },
     ] {
-        assert!(plan.replied(strange, failure(), Timestamp::ZERO, &gates).is_empty(), "{strange:?}");
+        assert!(plan.replied(strange, Err(failure()), Timestamp::ZERO, &gates).is_empty(), "{strange:?}");
         plan.line_left(strange, Timestamp::ZERO);
     }
     assert_eq!(plan.status(), RunStatus::Running);

@@ -374,7 +374,7 @@ pub(super) fn failed(code: ErrorCode, retry_after: Option<f64>, resend: Resend) 
         Some(seconds) => envelope.with_retry_after(seconds),
         None => envelope,
     };
-    CallFailed { envelope: Box::new(envelope), resend, usage: None, attempts: Vec::new() }
+    CallFailed { envelope, resend, usage: None, attempts: Vec::new() }
 }
 
 fn attempt(at: Timestamp, duration_ms: u64) -> AttemptRecord {
