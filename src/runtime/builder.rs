@@ -221,6 +221,9 @@ fn make_agents(
         };
         check_agent(&settings)?;
         let guard = add_breaker(book, &name, format!("agent:{name}"), &settings.breaker, Scope::Target, chance)?;
+        if let Some(owner) = &provider.guard {
+            book.add_member(owner.id, guard.id);
+        }
         let member = members.entry(settings.provider.clone()).or_default();
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
