@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::atomic::Ordering,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use proptest::prelude::*;
@@ -204,9 +203,7 @@ proptest! {
         provider_slots in 1_u32..8,
         keyed: bool,
     ) {
-        std::panic::set_hook(Box::new(|_| ()));
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        let _ = Duration::ZERO;
         tokio.block_on(world(acts, slots, provider_slots, keyed))?;
     }
 }

@@ -114,6 +114,7 @@ async fn five_trials_whoever_opens_the_gate() {
         for _ in 0..5 {
             let _ = runtime.agent("draft").unwrap().call(CallRequest::of(serde_json::Value::Null)).await;
         }
+        until("open", || runtime.breaker("agent:draft").unwrap().state != StateName::Closed).await;
         let storm: Vec<_> = (0..16)
             .map(|_| {
                 let (handle, stop) = (runtime.agent("draft").unwrap(), stop.clone());
