@@ -179,11 +179,13 @@ impl Runtime {
         };
         let now = self.shared.now();
         let restarts = lock(&agent.ledger).total();
+        // One lock at a time: a guard in the expression below would be held to its end, and the slots are locked twice.
+        let slots = lock(&agent.slots).cap();
         AgentView {
             name: agent.settings.name.clone(),
             provider: agent.settings.provider.clone(),
             stage: "integrated",
-            slots: lock(&agent.slots).cap(),
+            slots,
             in_flight: handle.in_flight(),
             mailbox_depth: handle.mailbox_depth(),
             restarts,

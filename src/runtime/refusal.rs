@@ -62,7 +62,7 @@ impl Refusal {
 fn gate_envelope(breaker: &str, refusal: &GateRefusal, now: Timestamp, jitter: f64, message: String) -> Envelope {
     let code = match refusal.reason {
         // Terminal: no client should loop on a quota that is gone.
-        Reason::QuotaSpent => ErrorCode::QuotaSpent,
+        Reason::QuotaSpent if refusal.until.is_some() => ErrorCode::QuotaSpent,
         _ => ErrorCode::AgentCircuitOpen,
     };
     let rest = refusal.until.map(|until| until.since(now)).filter(|rest| !rest.is_zero());
@@ -83,8 +83,14 @@ pub(crate) fn failure_envelope(failure: &AttemptFailure, agent: &str, keyed: Key
         envelope.user_message.clone_from(text);
     }
     if code == ErrorCode::AgentError {
-        let rejected_key = keyed == Keyed::Yes && matches!(failure.status, Some(401 | 403));
-        envelope.http_status = if rejected_key { 502 } else { failure.status.unwrap_or(502) };
+        let status = match failure.ending {
+            Ending::Status { status, .. } => Some(status),
+            _ => failure.status,
+        };
+        let rejected_key = keyed == Keyed::Yes && matches!(status, Some(401 | 403));
+        // Only an error's status can be handed on; whatever else an agent named is a bad gateway.
+        let as_sent = status.filter(|status| (400..600).contains(status));
+        envelope.http_status = if rejected_key { 502 } else { as_sent.unwrap_or(502) };
         envelope.retryable = !rejected_key && is_retryable(&failure.ending);
     } else if matches!(code, ErrorCode::AgentBadReply) {
         envelope.retryable = failure.ending != Ending::CallerShape;
