@@ -319,17 +319,16 @@ fn response(status: StatusCode, content_type: &'static str, body: Body) -> Respo
 fn cut_response(content_type: &'static str, whole: &str) -> Response {
     let half = Bytes::copy_from_slice(whole.as_bytes().get(..whole.len() / 2).unwrap_or_default());
     let pieces = stream::unfold(Some(half), |half| async move {
-        match half {
-            Some(half) => Some((Ok(half), None)),
-            None => {
-                // The half is on its way before the connection breaks.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                Some((Err(std::io::Error::other("cut by its script")), None))
-            }
+        if let Some(half) = half {
+            return Some((Ok(half), None));
         }
+        // The half is on its way before the connection breaks.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Some((Err(std::io::Error::other("cut by its script")), None))
     });
     response(StatusCode::OK, content_type, Body::from_stream(pieces))
 }
 
-#[cfg(all(test, feature = "http"))]
+#[cfg(test)]
+#[cfg(feature = "http")]
 mod tests;
