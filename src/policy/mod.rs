@@ -3,8 +3,12 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod bulkhead;
 pub mod chance;
+pub mod restart;
+pub mod retry;
 pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
 pub mod slow;
+pub mod verdict;

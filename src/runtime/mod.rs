@@ -1,4 +1,27 @@
 //! Actors and the ports they reach the world through.
+//!
+//! Reading order: what is asked (`call`), the ports, the front of an agent (`handle`), what a call holds (`permit`), its attempts, the
+//! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), and how it is put together (`builder`,
+//! `engine`).
 
+pub mod builder;
+pub mod call;
+pub mod engine;
+pub mod handle;
+pub mod metric;
 pub mod ports;
 pub mod settings;
+
+pub mod book;
+pub mod supervisor;
+
+mod address;
+mod agent_actor;
+mod attempts;
+mod core;
+mod gate;
+mod orchestrator;
+mod permit;
+mod refusal;
+mod root;
+mod run_table;

@@ -1,3 +1,11 @@
 //! The circuit breaker: a pure state machine over outcomes that is handed the time.
 
+mod fate;
+pub mod machine;
 pub mod settings;
+pub mod state;
+mod trials;
+pub mod window;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,31 @@
+//! An actor's address that stays valid over its restarts. Channels stay behind it: no sender crosses a module's edge.
+
+use arc_swap::ArcSwapOption;
+use ractor::ActorRef;
+
+/// Where messages of type `M` go: to whoever is the actor now.
+pub(crate) struct Address<M> {
+    actor: ArcSwapOption<ActorRef<M>>,
+}
+
+impl<M: ractor::Message> Address<M> {
+    /// An address that nobody lives at yet.
+    pub(crate) fn vacant() -> Self {
+        Self { actor: ArcSwapOption::empty() }
+    }
+
+    /// `actor` lives here from now on.
+    pub(crate) fn set(&self, actor: ActorRef<M>) {
+        self.actor.store(Some(std::sync::Arc::new(actor)));
+    }
+
+    /// Sends without waiting. False, and the message is dropped, if nobody lives here now.
+    pub(crate) fn cast(&self, message: M) -> bool {
+        self.actor.load().as_ref().is_some_and(|actor| actor.cast(message).is_ok())
+    }
+
+    /// The actor's cell, for supervision.
+    pub(crate) fn cell(&self) -> Option<ractor::ActorCell> {
+        self.actor.load().as_ref().map(|actor| actor.get_cell())
+    }
+}

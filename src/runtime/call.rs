@@ -1,0 +1,84 @@
+//! One logical use of an agent: what is asked, what comes back, and what a caller may say beside the input.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::model::{clock::Timestamp, envelope::Envelope, reply::Usage, run::AttemptRecord};
+
+/// Who asks, for what, and until when. All of it travels with every attempt.
+#[derive(Debug, Clone, Default)]
+pub struct CallContext {
+    /// The run that this call belongs to.
+    pub run_id: Option<String>,
+    /// The same over attempts, re-sends and restarts; a random one is made where none is given.
+    pub idempotency_key: Option<String>,
+    /// W3C trace context, handed on as it is.
+    pub traceparent: Option<String>,
+    /// The tenant.
+    pub tenant: Option<String>,
+    /// The feature.
+    pub feature: Option<String>,
+    /// The class.
+    pub priority: Option<String>,
+    /// No attempt runs past this moment of the runtime's clock.
+    pub deadline: Option<Timestamp>,
+    /// A tighter timeout of this call than the agent's own.
+    pub timeout: Option<std::time::Duration>,
+}
+
+/// A call.
+#[derive(Debug, Clone)]
+pub struct CallRequest {
+    /// The agent's input.
+    pub input: Arc<Value>,
+    /// Who asks.
+    pub context: CallContext,
+    /// Where pieces of content go as they come; `None` if nobody watches.
+    pub deltas: Option<mpsc::Sender<String>>,
+}
+
+impl CallRequest {
+    /// A call with nothing but an input.
+    pub fn of(input: Value) -> Self {
+        Self { input: Arc::new(input), context: CallContext::default(), deltas: None }
+    }
+}
+
+/// A good end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallReply {
+    /// The agent's output.
+    pub output: Value,
+    /// Tokens of all attempts; `None` where no model was used.
+    pub usage: Option<Usage>,
+    /// Why the model stopped.
+    pub finish_reason: Option<String>,
+    /// Every exchange, the good one last.
+    pub attempts: Vec<AttemptRecord>,
+}
+
+/// A bad end.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{}: {}", .envelope.error_code, .envelope.message)]
+pub struct CallError {
+    /// The outward shape.
+    pub envelope: Box<Envelope>,
+    /// True if nothing was sent: our own refusal. Such a call can be asked again without paying twice.
+    pub nothing_sent: bool,
+    /// True if outer layers must not try again: the attempts were used up, or no try can succeed.
+    pub exhausted: bool,
+    /// Every exchange.
+    pub attempts: Vec<AttemptRecord>,
+    /// Tokens that failed attempts are known to have used.
+    pub usage: Option<Usage>,
+}
+
+impl CallError {
+    /// A refusal of our own.
+    pub(crate) fn refused(envelope: Envelope) -> Self {
+        let exhausted = !envelope.retryable;
+        Self { envelope: Box::new(envelope), nothing_sent: true, exhausted, attempts: Vec::new(), usage: None }
+    }
+}

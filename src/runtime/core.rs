@@ -1,0 +1,158 @@
+//! What outlives every actor: agents, providers, their slots, gates, budgets and ledgers. Each field names its one writer.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use metrics::{Counter, Gauge, Histogram};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    address::Address,
+    agent_actor::AgentMessage,
+    gate::Gate,
+    metric,
+    orchestrator::OrchestratorMessage,
+    ports::{Backend, Clock},
+    settings::{AgentSettings, ProviderSettings},
+    supervisor::{Book, SupervisorMessage},
+};
+use crate::{
+    model::{clock::Timestamp, name::Name},
+    policy::{
+        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, restart::RestartLedger, retry::RetryBudget,
+        verdict::Keyed,
+    },
+};
+
+/// A breaker's place in the supervisor's book.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BreakerId(pub(crate) usize);
+
+/// A breaker as callers know it: its name, its place in the book, its published gate.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    pub(crate) name: Arc<str>,
+    pub(crate) id: BreakerId,
+    /// Written by the supervisor; trials are taken by callers.
+    pub(crate) gate: Arc<Gate>,
+}
+
+/// One provider.
+pub(crate) struct ProviderCore {
+    pub(crate) settings: ProviderSettings,
+    /// Written by callers and leases; `None` = no cap.
+    pub(crate) slots: Option<Mutex<Bulkhead>>,
+    /// Only where two or more agents lean on it.
+    pub(crate) guard: Option<Guard>,
+    pub(crate) key_guard: Option<Guard>,
+    /// Written by attempts.
+    pub(crate) retry_budget: Mutex<RetryBudget>,
+}
+
+/// One agent.
+pub(crate) struct AgentCore {
+    pub(crate) index: usize,
+    pub(crate) settings: AgentSettings,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) provider: Arc<ProviderCore>,
+    /// Its place among the provider's members.
+    pub(crate) member: usize,
+    pub(crate) source: Source,
+    pub(crate) keyed: Keyed,
+    pub(crate) guard: Guard,
+    /// Written by callers and leases.
+    pub(crate) slots: Mutex<Bulkhead>,
+    /// Written by attempts.
+    pub(crate) retry_budget: Mutex<RetryBudget>,
+    /// Written by root (deaths) and supervisor (panics).
+    pub(crate) ledger: Mutex<RestartLedger>,
+    pub(crate) address: Address<AgentMessage>,
+    pub(crate) mailbox_depth: AtomicU32,
+    pub(crate) slot_milliseconds: AtomicU64,
+    pub(crate) metrics: AgentMetrics,
+}
+
+/// An agent's metrics, looked up once.
+pub(crate) struct AgentMetrics {
+    pub(crate) admitted: Counter,
+    pub(crate) in_flight: Gauge,
+    pub(crate) slot_seconds: Counter,
+    pub(crate) call_seconds: Histogram,
+    pub(crate) attempt_seconds: Histogram,
+    pub(crate) first_token_seconds: Histogram,
+    pub(crate) retries: Counter,
+    pub(crate) restarts: Counter,
+    pub(crate) mailbox_depth: Gauge,
+    pub(crate) prompt_tokens: Counter,
+    pub(crate) output_tokens: Counter,
+}
+
+impl AgentMetrics {
+    pub(crate) fn of(agent: &str, slots: u32) -> Self {
+        let labels = || vec![metrics::Label::new("agent", agent.to_owned())];
+        let tokens = |kind: &'static str| {
+            let labels =
+                vec![metrics::Label::new("agent", agent.to_owned()), metrics::Label::from_static_parts("kind", kind)];
+            metrics::counter!(metric::TOKENS.name, labels)
+        };
+        metric::set(metric::SLOTS, labels(), f64::from(slots));
+        Self {
+            admitted: metrics::counter!(metric::ADMITTED.name, labels()),
+            in_flight: metrics::gauge!(metric::IN_FLIGHT.name, labels()),
+            slot_seconds: metrics::counter!(metric::SLOT_SECONDS.name, labels()),
+            call_seconds: metrics::histogram!(metric::CALL_SECONDS.name, labels()),
+            attempt_seconds: metrics::histogram!(metric::ATTEMPT_SECONDS.name, labels()),
+            first_token_seconds: metrics::histogram!(metric::FIRST_TOKEN_SECONDS.name, labels()),
+            retries: metrics::counter!(metric::RETRIES.name, labels()),
+            restarts: metrics::counter!(metric::ACTOR_RESTARTS.name, labels()),
+            mailbox_depth: metrics::gauge!(metric::MAILBOX_DEPTH.name, labels()),
+            prompt_tokens: tokens("prompt"),
+            output_tokens: tokens("output"),
+        }
+    }
+}
+
+/// Everything that all parts of one runtime share.
+pub(crate) struct Shared {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) chance: Chance,
+    pub(crate) agents: Vec<Arc<AgentCore>>,
+    pub(crate) supervisor: Address<SupervisorMessage>,
+    pub(crate) orchestrator: Address<OrchestratorMessage>,
+    /// Written by the supervisor; read by whoever shows it.
+    pub(crate) book: Mutex<Book>,
+    /// Attempts and timers belong here, to no actor: they survive restarts.
+    pub(crate) tracker: TaskTracker,
+    /// Cancelled when the runtime stops.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled when the grace of a stop is over: whatever still runs is aborted.
+    pub(crate) aborting: CancellationToken,
+    /// Steps that wait for a slot; written by the orchestrator. A freed slot is told only while somebody waits.
+    pub(crate) line_length: AtomicU32,
+    pub(crate) calls: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn agent(&self, name: &str) -> Option<&Arc<AgentCore>> {
+        self.agents.iter().find(|agent| agent.settings.name.as_str() == name)
+    }
+
+    pub(crate) fn next_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn agent_name(&self, index: usize) -> Option<&Name> {
+        self.agents.get(index).map(|agent| &agent.settings.name)
+    }
+}
+
+/// Locks a mutex whose data stay valid whatever panicked: each change under it is one call of a policy struct.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,208 @@
+//! The runtime as its owner holds it: agents by name, observers, operator acts, the stop. Several can live in one process.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::broadcast;
+
+use super::{
+    agent_actor::AgentMessage,
+    book::BreakerEvent,
+    builder::RuntimeBuilder,
+    core::{AgentCore, Shared, lock},
+    handle::AgentHandle,
+    orchestrator::OrchestratorMessage,
+    ports::Clock,
+    run_table::RunTable,
+    supervisor::{BreakerAct, SupervisorMessage},
+};
+use crate::{
+    model::name::Name,
+    policy::breaker::state::{Snapshot, StateName},
+};
+
+/// A running runtime. Dropping it stops the actors; [`Runtime::stop`] does so with grace.
+pub struct Runtime {
+    pub(crate) shared: Arc<Shared>,
+    #[allow(dead_code)]
+    pub(crate) runs: Arc<RunTable>,
+    events: broadcast::Sender<BreakerEvent>,
+    root: ractor::ActorCell,
+    #[allow(dead_code, reason = "held so that the root's task is not detached unseen")]
+    joined: tokio::task::JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Runtime").field("agents", &self.shared.agents.len()).finish_non_exhaustive()
+    }
+}
+
+/// A part that can be made to die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// The actor of the agent of this name.
+    Agent(&'a str),
+    /// The supervisor.
+    Supervisor,
+    /// The orchestrator.
+    Orchestrator,
+}
+
+/// An agent as people see it: the items of `GET /v1/agents`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct AgentView {
+    /// Its name.
+    pub name: Name,
+    /// The provider it leans on.
+    pub provider: Name,
+    /// Its rollout stage.
+    pub stage: &'static str,
+    /// Slots in all.
+    pub slots: u32,
+    /// Slots taken.
+    pub in_flight: u32,
+    /// Calls in its mailbox.
+    pub mailbox_depth: u32,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Its target's breaker.
+    pub breaker: BreakerView,
+}
+
+/// A breaker as people see it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct BreakerView {
+    /// Its state.
+    pub state: StateName,
+    /// Its generation.
+    pub generation: u32,
+    /// Failed of finished, once there are enough.
+    pub failure_share: Option<f64>,
+    /// Slow of all, once there are enough.
+    pub slow_share: Option<f64>,
+    /// Seconds until it can change by itself, if it refuses.
+    pub retry_after: Option<f64>,
+}
+
+/// No agent or breaker of that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no {0}")]
+pub struct NoSuch(pub String);
+
+impl Runtime {
+    /// A builder with nothing in it.
+    pub fn builder() -> RuntimeBuilder {
+        RuntimeBuilder::default()
+    }
+
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        runs: Arc<RunTable>,
+        events: broadcast::Sender<BreakerEvent>,
+        root: ractor::ActorCell,
+        joined: tokio::task::JoinHandle<()>,
+    ) -> Self {
+        Self { shared, runs, events, root, joined }
+    }
+
+    /// The agent of this name.
+    pub fn agent(&self, name: &str) -> Option<AgentHandle> {
+        let agent = Arc::clone(self.shared.agent(name)?);
+        Some(AgentHandle { shared: Arc::clone(&self.shared), agent })
+    }
+
+    /// The runtime's clock: deadlines of calls are moments of it.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.shared.clock)
+    }
+
+    /// Every change of every breaker from now on. A reader that lags loses the oldest and is told how many.
+    pub fn breaker_events(&self) -> broadcast::Receiver<BreakerEvent> {
+        self.events.subscribe()
+    }
+
+    /// All agents as they stand now.
+    pub fn agents(&self) -> Vec<AgentView> {
+        self.shared.agents.iter().map(|agent| self.view(agent)).collect()
+    }
+
+    /// The breaker of this name (`agent:draft`, `provider:local`, `key:local/main`) as it stands now.
+    pub fn breaker(&self, name: &str) -> Result<Snapshot, NoSuch> {
+        let book = lock(&self.shared.book);
+        let found = book.find(name).and_then(|id| book.snapshot(id));
+        found.ok_or_else(|| NoSuch(format!("breaker {name:?}")))
+    }
+
+    /// An operator's act on the breaker of this name.
+    pub fn act(&self, name: &str, act: BreakerAct) -> Result<(), NoSuch> {
+        let found = lock(&self.shared.book).find(name);
+        let breaker = found.ok_or_else(|| NoSuch(format!("breaker {name:?}")))?;
+        self.shared.supervisor.cast(SupervisorMessage::Act { breaker, act });
+        Ok(())
+    }
+
+    /// Stops: refuses new calls, lets those in flight end for `grace`, then aborts them.
+    pub async fn stop(self, grace: Duration) {
+        self.shared.stopping.cancel();
+        self.shared.tracker.close();
+        if tokio::time::timeout(grace, self.shared.tracker.wait()).await.is_err() {
+            tracing::warn!(tasks = self.shared.tracker.len(), "grace is over, aborting what is left");
+            self.shared.aborting.cancel();
+            self.shared.tracker.wait().await;
+        }
+        self.root.kill();
+    }
+
+    /// Makes an actor die as a fault of ours would: for drills, and for tests of supervision.
+    pub fn crash(&self, part: Part<'_>) -> Result<(), NoSuch> {
+        match part {
+            Part::Agent(name) => {
+                let agent = self.shared.agent(name).ok_or_else(|| NoSuch(format!("agent {name:?}")))?;
+                agent.address.cast(AgentMessage::Crash);
+            }
+            Part::Supervisor => {
+                self.shared.supervisor.cast(SupervisorMessage::Crash);
+            }
+            Part::Orchestrator => {
+                self.shared.orchestrator.cast(OrchestratorMessage::Crash);
+            }
+        }
+        Ok(())
+    }
+
+    fn view(&self, agent: &Arc<AgentCore>) -> AgentView {
+        let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
+        let snapshot = lock(&self.shared.book).snapshot(agent.guard.id);
+        let until = match agent.guard.gate.look() {
+            crate::policy::breaker::state::GateView::Refuse(refusal) => refusal.until,
+            _ => None,
+        };
+        let now = self.shared.now();
+        let restarts = lock(&agent.ledger).total();
+        AgentView {
+            name: agent.settings.name.clone(),
+            provider: agent.settings.provider.clone(),
+            stage: "integrated",
+            slots: lock(&agent.slots).cap(),
+            in_flight: handle.in_flight(),
+            mailbox_depth: handle.mailbox_depth(),
+            restarts,
+            breaker: BreakerView {
+                state: snapshot.map_or(StateName::Closed, |snapshot| snapshot.state),
+                generation: snapshot.map_or(0, |snapshot| snapshot.generation),
+                failure_share: snapshot.and_then(|snapshot| snapshot.failure_share),
+                slow_share: snapshot.and_then(|snapshot| snapshot.slow_share),
+                retry_after: until.map(|until| until.since(now).as_secs_f64()),
+            },
+        }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.shared.stopping.cancel();
+        self.shared.aborting.cancel();
+        self.shared.tracker.close();
+        self.root.kill();
+    }
+}

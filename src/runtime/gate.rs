@@ -1,0 +1,284 @@
+//! A published gate: what the supervisor says of one breaker, in one atomic word that every caller reads in its own task.
+//!
+//! Picture a door with a number on it (the generation) and a row of tickets (the trials). A caller takes a ticket by compare-and-swap
+//! on door, number and row together, so exactly as many pass as there were tickets, whatever the threads; a ticket that comes back
+//! to a door with another number is void.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::{
+    model::clock::Timestamp,
+    policy::breaker::state::{GateView, PassKind, Reason, Refusal},
+};
+
+/// The gate of one breaker. The supervisor is the only one who changes its state; callers only take and return trials, and the first
+/// caller after the open time may turn an open gate half-open.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Generation (32 bits), free trials (16), spare (13), timed (1), state (2).
+    word: AtomicU64,
+    /// When a refusing gate can change by itself, in nanoseconds; [`Timestamp::NEVER`] if it cannot.
+    until: AtomicU64,
+    reason: AtomicU8,
+    trials: u16,
+}
+
+/// What a caller got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) generation: u32,
+    pub(crate) kind: PassKind,
+    /// This caller turned the gate from open to half-open.
+    pub(crate) opened_it: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Admit,
+    Probe,
+    Refuse,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Word {
+    state: State,
+    timed: bool,
+    free: u16,
+    generation: u32,
+}
+
+impl Word {
+    fn pack(self) -> u64 {
+        let state = match self.state {
+            State::Admit => 0,
+            State::Probe => 1,
+            State::Refuse => 2,
+        };
+        u64::from(self.generation) << 32 | u64::from(self.free) << 16 | u64::from(self.timed) << 2 | state
+    }
+
+    fn unpack(word: u64) -> Self {
+        let state = match word & 0b11 {
+            0 => State::Admit,
+            1 => State::Probe,
+            _ => State::Refuse,
+        };
+        // The casts cut out exactly the bits of each field.
+        #[allow(clippy::cast_possible_truncation)]
+        let (free, generation) = ((word >> 16) as u16, (word >> 32) as u32);
+        Self { state, timed: word & 0b100 != 0, free, generation }
+    }
+}
+
+impl Gate {
+    /// A gate that shows `view`.
+    pub(crate) fn new(view: GateView, generation: u32, trials: u32) -> Self {
+        let gate = Self {
+            word: AtomicU64::new(0),
+            until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
+            reason: AtomicU8::new(0),
+            trials: u16::try_from(trials).unwrap_or(u16::MAX),
+        };
+        gate.publish(view, generation);
+        gate
+    }
+
+    /// Shows another state. Only the supervisor calls this.
+    pub(crate) fn publish(&self, view: GateView, generation: u32) {
+        let (state, free, reason, until) = match view {
+            GateView::Admit => (State::Admit, 0, None, None),
+            GateView::Probe { free, reason } => {
+                (State::Probe, u16::try_from(free).unwrap_or(u16::MAX), Some(reason), None)
+            }
+            GateView::Refuse(refusal) => (State::Refuse, 0, Some(refusal.reason), refusal.until),
+        };
+        let timed = reason.is_some_and(is_timed) && until.is_some();
+        let word = Word { state, timed, free, generation };
+        let present = Word::unpack(self.word.load(Ordering::Acquire));
+        if state == State::Probe && present.state == State::Probe && present.generation == generation {
+            // The first caller was quicker than the timer: its count of trials is the true one.
+            return;
+        }
+        self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
+        self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
+        self.word.store(word.pack(), Ordering::Release);
+    }
+
+    /// Passes the gate at `now`, or is refused. Never waits.
+    pub(crate) fn pass(&self, now: Timestamp) -> Result<Passed, Refusal> {
+        loop {
+            let seen = self.word.load(Ordering::Acquire);
+            let word = Word::unpack(seen);
+            let (next, opened_it) = match word.state {
+                State::Admit => {
+                    return Ok(Passed { generation: word.generation, kind: PassKind::Plain, opened_it: false });
+                }
+                State::Probe if word.free > 0 => (Word { free: word.free - 1, ..word }, false),
+                State::Refuse if word.timed && self.until() <= now && self.trials > 0 => {
+                    let generation = word.generation.wrapping_add(1);
+                    (Word { state: State::Probe, timed: false, free: self.trials - 1, generation }, true)
+                }
+                State::Probe | State::Refuse => return Err(self.refusal(word)),
+            };
+            let swapped = self.word.compare_exchange_weak(seen, next.pack(), Ordering::AcqRel, Ordering::Acquire);
+            if swapped.is_ok() {
+                return Ok(Passed { generation: next.generation, kind: PassKind::Trial, opened_it });
+            }
+        }
+    }
+
+    /// Passes without a trial while the breaker above is not closed: an open gate still refuses.
+    pub(crate) fn pass_below(&self) -> Result<Passed, Refusal> {
+        let word = Word::unpack(self.word.load(Ordering::Acquire));
+        match word.state {
+            State::Refuse => Err(self.refusal(word)),
+            State::Admit | State::Probe => {
+                Ok(Passed { generation: word.generation, kind: PassKind::Plain, opened_it: false })
+            }
+        }
+    }
+
+    /// Gives a trial of `generation` back. A gate of another generation stays as it is.
+    pub(crate) fn give_back(&self, generation: u32) {
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
+            let word = Word::unpack(seen);
+            let takes = word.state == State::Probe && word.generation == generation && word.free < self.trials;
+            takes.then(|| Word { free: word.free + 1, ..word }.pack())
+        });
+    }
+
+    /// What the gate shows, without passing.
+    pub(crate) fn look(&self) -> GateView {
+        let word = Word::unpack(self.word.load(Ordering::Acquire));
+        match word.state {
+            State::Admit => GateView::Admit,
+            State::Probe => GateView::Probe { free: u32::from(word.free), reason: self.reason() },
+            State::Refuse => GateView::Refuse(self.refusal(word)),
+        }
+    }
+
+    fn refusal(&self, word: Word) -> Refusal {
+        let until = Some(self.until()).filter(|until| word.state == State::Refuse && *until != Timestamp::NEVER);
+        Refusal { reason: self.reason(), until }
+    }
+
+    fn until(&self) -> Timestamp {
+        Timestamp::from_nanoseconds(self.until.load(Ordering::Acquire))
+    }
+
+    fn reason(&self) -> Reason {
+        reason_of(self.reason.load(Ordering::Acquire))
+    }
+}
+
+/// Whether a refusal of this reason ends by its time alone. What an operator or a ledger shut, only they open.
+fn is_timed(reason: Reason) -> bool {
+    !matches!(reason, Reason::Forced | Reason::CrashLoop | Reason::KeyRejected)
+}
+
+const REASONS: [Reason; 12] = [
+    Reason::Forced,
+    Reason::FailureShare,
+    Reason::SlowShare,
+    Reason::Consecutive,
+    Reason::CrashLoop,
+    Reason::KeyRejected,
+    Reason::QuotaSpent,
+    Reason::OpenElapsed,
+    Reason::FirstCall,
+    Reason::TrialsPassed,
+    Reason::HalfOpenMax,
+    Reason::Reset,
+];
+
+fn reason_code(reason: Reason) -> u8 {
+    let index = REASONS.iter().position(|known| *known == reason);
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
+}
+
+fn reason_of(code: u8) -> Reason {
+    REASONS.get(usize::from(code)).copied().unwrap_or(Reason::Forced)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    fn open(until_ms: u64) -> GateView {
+        let refusal = Refusal { reason: Reason::FailureShare, until: Some(Timestamp::from_millis(until_ms)) };
+        GateView::Refuse(refusal)
+    }
+
+    #[test]
+    fn every_reason_survives_its_code() {
+        for reason in REASONS {
+            assert_eq!(reason_of(reason_code(reason)), reason);
+        }
+    }
+
+    #[test]
+    fn exactly_five_of_a_thousand_callers_on_eight_threads_pass_half_open() {
+        for round in 0..300_u32 {
+            let gate = Arc::new(Gate::new(open(1_000), round, 5));
+            let start = Arc::new(Barrier::new(8));
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    let (gate, start) = (Arc::clone(&gate), Arc::clone(&start));
+                    std::thread::spawn(move || {
+                        start.wait();
+                        let mut passed = 0;
+                        for _ in 0..125 {
+                            match gate.pass(Timestamp::from_millis(1_000)) {
+                                Ok(pass) => {
+                                    assert_eq!((pass.generation, pass.kind), (round + 1, PassKind::Trial));
+                                    passed += 1;
+                                }
+                                Err(refusal) => assert_eq!(refusal.reason, Reason::FailureShare),
+                            }
+                        }
+                        passed
+                    })
+                })
+                .collect();
+            let passed: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+            assert_eq!(passed, 5, "round {round}");
+        }
+    }
+
+    #[test]
+    fn the_timer_after_the_first_caller_gives_no_trial_anew() {
+        let gate = Gate::new(open(1_000), 3, 5);
+        assert!(gate.pass(Timestamp::from_millis(999)).is_err());
+        assert!(gate.pass(Timestamp::from_millis(1_000)).unwrap().opened_it);
+        gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 4);
+        assert_eq!(gate.look(), GateView::Probe { free: 4, reason: Reason::FailureShare });
+    }
+
+    #[test]
+    fn a_trial_comes_back_only_to_its_own_generation() {
+        let gate = Gate::new(open(0), 1, 2);
+        for _ in 0..2 {
+            gate.pass(Timestamp::ZERO).unwrap();
+        }
+        assert!(gate.pass(Timestamp::ZERO).is_err());
+        gate.give_back(1);
+        assert!(gate.pass(Timestamp::ZERO).is_err(), "an earlier generation");
+        gate.give_back(2);
+        assert!(gate.pass(Timestamp::ZERO).is_ok());
+        gate.give_back(2);
+        gate.give_back(2);
+        gate.give_back(2);
+        assert_eq!(gate.look(), GateView::Probe { free: 2, reason: Reason::FailureShare }, "never more than there are");
+    }
+
+    #[test]
+    fn what_an_operator_shut_no_caller_opens() {
+        for reason in [Reason::Forced, Reason::CrashLoop, Reason::KeyRejected] {
+            let refusal = Refusal { reason, until: Some(Timestamp::from_millis(5)) };
+            let gate = Gate::new(GateView::Refuse(refusal), 1, 5);
+            assert_eq!(gate.pass(Timestamp::from_millis(9_999)), Err(refusal));
+        }
+    }
+}

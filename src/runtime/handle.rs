@@ -1,0 +1,199 @@
+//! The front of an agent: admission in the caller's own task, then one message. No await and no message before everything is taken;
+//! a refused call costs its caller some atomic reads and gives back what it took.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use tokio::sync::oneshot;
+
+use super::{
+    agent_actor::{AgentMessage, Job},
+    call::{CallContext, CallError, CallReply, CallRequest},
+    core::{AgentCore, Guard, Shared, lock},
+    metric,
+    permit::{GatePass, Lease, Passes, Permit},
+    refusal::Refusal,
+    supervisor::SupervisorMessage,
+};
+use crate::{
+    model::{clock::Timestamp, name::Name},
+    policy::breaker::state::{GateView, Pass, PassKind},
+};
+
+/// A cloneable front of one agent.
+#[derive(Clone)]
+pub struct AgentHandle {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) agent: Arc<AgentCore>,
+}
+
+impl std::fmt::Debug for AgentHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("AgentHandle").field(&self.agent.settings.name).finish()
+    }
+}
+
+impl AgentHandle {
+    /// The agent's name.
+    pub fn name(&self) -> &Name {
+        &self.agent.settings.name
+    }
+
+    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
+    /// Dropping the future cancels the call and aborts what is under way upstream.
+    pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
+        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal))?;
+        self.call_admitted(permit, request).await
+    }
+
+    /// Hands an admitted call to the actor and waits for its answer.
+    pub(crate) async fn call_admitted(&self, permit: Permit, request: CallRequest) -> Result<CallReply, CallError> {
+        let (reply, answer) = oneshot::channel();
+        let cancel = self.shared.aborting.child_token();
+        // Whoever drops this future cancels the call.
+        let _cancel_on_drop = cancel.clone().drop_guard();
+        let job = Job::new(request, permit, reply, cancel);
+        // Where the actor is gone the job is dropped here, and with it the permit and the reply port.
+        self.agent.address.cast(AgentMessage::Call(Box::new(job)));
+        match answer.await {
+            Ok(result) => result,
+            Err(_) => Err(self.refused(&Refusal::Restarted)),
+        }
+    }
+
+    /// Takes everything that a call needs, or nothing: gates from the outside in, then slots.
+    pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
+        let shared = &self.shared;
+        let now = shared.now();
+        if shared.stopping.is_cancelled() {
+            return Err(Refusal::ShuttingDown);
+        }
+        if context.deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(Refusal::Deadline);
+        }
+        let id = shared.next_call();
+        let mut passes = Passes::default();
+        if let Err(refusal) = self.pass_gates(id, now, &mut passes) {
+            passes.release(shared);
+            return Err(refusal);
+        }
+        match self.take_slots(now) {
+            Ok(lease) => {
+                self.agent.metrics.admitted.increment(1);
+                Ok(Permit::new(shared, &self.agent, id, passes, lease))
+            }
+            Err(refusal) => {
+                passes.release(shared);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// What the agent's gates show now, without taking a trial: the outermost that is shut, else the most shut.
+    pub(crate) fn look(&self) -> GateView {
+        let guards =
+            [self.agent.provider.guard.as_ref(), self.agent.provider.key_guard.as_ref(), Some(&self.agent.guard)];
+        let mut view = GateView::Admit;
+        for guard in guards.into_iter().flatten() {
+            match guard.gate.look() {
+                GateView::Refuse(refusal) => return GateView::Refuse(refusal),
+                GateView::Probe { free, reason } => view = GateView::Probe { free, reason },
+                GateView::Admit => {}
+            }
+        }
+        view
+    }
+
+    /// The refusal as an error, counted.
+    pub(crate) fn refused(&self, refusal: &Refusal) -> CallError {
+        let envelope = refusal.to_envelope(self.name().as_str());
+        let labels = vec![
+            metrics::Label::new("agent", self.name().as_str().to_owned()),
+            metrics::Label::from_static_parts("reason", envelope.error_code.as_str()),
+        ];
+        metric::count(metric::REFUSED, labels, 1);
+        CallError::refused(envelope)
+    }
+
+    fn pass_gates(&self, id: u64, now: Timestamp, passes: &mut Passes) -> Result<(), Refusal> {
+        let provider = &self.agent.provider;
+        let mut below = false;
+        if let Some(guard) = &provider.guard {
+            let passed = self.pass_gate(guard, id, now)?;
+            // While the provider's own breaker is on trial, no trial is taken below it.
+            below = passed.pass.kind == PassKind::Trial;
+            passes.provider = Some(passed);
+        }
+        if let Some(guard) = &provider.key_guard {
+            passes.key = Some(self.pass_gate(guard, id, now)?);
+        }
+        let guard = &self.agent.guard;
+        passes.target =
+            Some(if below { self.pass_gate_below(guard, id, now)? } else { self.pass_gate(guard, id, now)? });
+        Ok(())
+    }
+
+    fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
+        let passed = guard.gate.pass(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
+        let pass = Pass { id, generation: passed.generation, kind: passed.kind };
+        if passed.kind == PassKind::Trial {
+            let message =
+                SupervisorMessage::TrialTaken { breaker: guard.id, pass, opened_it: passed.opened_it, at: now };
+            self.shared.supervisor.cast(message);
+        }
+        Ok(GatePass { guard: guard.clone(), pass })
+    }
+
+    fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
+        let passed = guard.gate.pass_below().map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
+        Ok(GatePass { guard: guard.clone(), pass: Pass { id, generation: passed.generation, kind: passed.kind } })
+    }
+
+    fn gate_refusal(
+        &self,
+        guard: &Guard,
+        refusal: crate::policy::breaker::state::Refusal,
+        id: u64,
+        now: Timestamp,
+    ) -> Refusal {
+        let jitter = self.shared.chance.share(id);
+        Refusal::Gate { breaker: guard.name.to_string(), refusal, now, jitter }
+    }
+
+    /// A slot of the provider and one of the agent, or none.
+    fn take_slots(&self, now: Timestamp) -> Result<Lease, Refusal> {
+        let agent = &self.agent;
+        let chance = self.shared.chance.fork(agent.index as u64);
+        if let Some(slots) = &agent.provider.slots {
+            lock(slots).try_take(agent.member, now, chance).map_err(|full| Refusal::Bulkhead {
+                compartment: format!("provider:{}", agent.provider.settings.name),
+                full,
+            })?;
+        }
+        let taken = {
+            let mut slots = lock(&agent.slots);
+            slots.try_take(0, now, chance).map(|()| slots.in_flight())
+        };
+        match taken {
+            Ok(in_flight) => {
+                agent.metrics.in_flight.set(f64::from(in_flight));
+                Ok(Lease::of_taken(&self.shared, agent, now))
+            }
+            Err(full) => {
+                if let Some(slots) = &agent.provider.slots {
+                    lock(slots).undo(agent.member, now);
+                }
+                Err(Refusal::Bulkhead { compartment: format!("agent:{}", self.name()), full })
+            }
+        }
+    }
+
+    /// Calls in the actor's mailbox now. Never more than its slots.
+    pub fn mailbox_depth(&self) -> u32 {
+        self.agent.mailbox_depth.load(Ordering::Acquire)
+    }
+
+    /// Calls in flight now.
+    pub fn in_flight(&self) -> u32 {
+        lock(&self.agent.slots).in_flight()
+    }
+}

@@ -1,0 +1,93 @@
+//! The one list of metric names. Raw names elsewhere are a fault (checked by `tests/tidy.rs`). Labels hold configured names only.
+
+use metrics::{Label, counter, gauge, histogram};
+
+/// A metric: its name, what it is, and what it tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metric {
+    /// The name, prefix included.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// What it tells, as a sentence.
+    pub help: &'static str,
+}
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Spread over [`SECONDS_BUCKETS`].
+    Histogram,
+}
+
+/// Upper bounds of all histograms of seconds, up to ten minutes: model calls are long.
+pub const SECONDS_BUCKETS: [f64; 16] =
+    [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0];
+
+macro_rules! metrics {
+    ($($constant:ident $name:literal $kind:ident $help:literal;)*) => {
+        $(#[doc = $help] pub const $constant: Metric = Metric { name: $name, kind: Kind::$kind, help: $help };)*
+        /// Every metric of this program.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    BREAKER_STATE "watertight_breaker_state" Gauge "1 for the state that the breaker is in, 0 for the others.";
+    BREAKER_TRANSITIONS "watertight_breaker_transitions_total" Counter "Changes of state.";
+    BREAKER_FAILURE_SHARE "watertight_breaker_failure_share" Gauge "Failed of finished outcomes in the window, 0 to 1.";
+    BREAKER_SLOW_SHARE "watertight_breaker_slow_share" Gauge "Slow of all outcomes in the window, 0 to 1.";
+    BREAKER_OUTCOMES "watertight_breaker_outcomes_total" Counter "Outcomes by verdict.";
+    BREAKER_STALE "watertight_breaker_stale_total" Counter "Results of an earlier generation: they changed nothing.";
+    ADMITTED "watertight_admitted_total" Counter "Calls that got everything they needed.";
+    REFUSED "watertight_refused_total" Counter "Calls that were refused, by the code of the refusal.";
+    IN_FLIGHT "watertight_in_flight" Gauge "Slots taken now.";
+    SLOTS "watertight_slots" Gauge "Slots in all.";
+    SLOT_SECONDS "watertight_slot_seconds_total" Counter "How long slots were held, summed up.";
+    CALL_SECONDS "watertight_call_seconds" Histogram "How long calls took, attempts and waits between them included.";
+    ATTEMPT_SECONDS "watertight_attempt_seconds" Histogram "How long single attempts took.";
+    FIRST_TOKEN_SECONDS "watertight_first_token_seconds" Histogram "How long streams took to their first content.";
+    TOKENS "watertight_tokens_total" Counter "Tokens used, by kind.";
+    RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
+    ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
+    MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";
+    OUTCOMES_LOST "watertight_outcomes_lost_total" Counter "Outcomes that no supervisor could judge because it was being restarted.";
+    RUNS "watertight_runs_total" Counter "Runs by how they ended.";
+    STEPS "watertight_steps_total" Counter "Steps by how they ended.";
+    RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";
+    LINE_LENGTH "watertight_line_length" Gauge "Steps that wait for a slot.";
+}
+
+/// Adds to a counter.
+pub fn count(metric: Metric, labels: Vec<Label>, by: u64) {
+    counter!(metric.name, labels).increment(by);
+}
+
+/// Sets a gauge.
+pub fn set(metric: Metric, labels: Vec<Label>, value: f64) {
+    gauge!(metric.name, labels).set(value);
+}
+
+/// Adds a value to a histogram.
+pub fn observe(metric: Metric, labels: Vec<Label>, value: f64) {
+    histogram!(metric.name, labels).record(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_well_formed_and_unique() {
+        let mut seen = std::collections::HashSet::new();
+        for metric in ALL {
+            assert!(metric.name.starts_with("watertight_"), "{}", metric.name);
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            assert!(metric.help.ends_with('.') && seen.insert(metric.name));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The permit: the one value that an admitted call holds. Dropping it anywhere, for whatever reason, gives back exactly what was
+//! taken, exactly once; the supervisor settles it instead when it has judged the outcome.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use super::{
+    core::{AgentCore, BreakerId, Guard, Shared, lock},
+    orchestrator::OrchestratorMessage,
+    supervisor::SupervisorMessage,
+};
+use crate::{
+    model::clock::Timestamp,
+    policy::breaker::state::{Pass, PassKind},
+};
+
+/// The slots of one call. Shared with work that cannot be interrupted: they are free when the last holder is gone.
+pub(crate) struct Lease {
+    shared: Arc<Shared>,
+    agent: Arc<AgentCore>,
+    taken: Timestamp,
+}
+
+impl Lease {
+    /// Makes the drop responsible for slots that were just taken at `taken`.
+    pub(crate) fn of_taken(shared: &Arc<Shared>, agent: &Arc<AgentCore>, taken: Timestamp) -> Self {
+        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let now = self.shared.now();
+        let agent = &self.agent;
+        let in_flight = {
+            let mut slots = lock(&agent.slots);
+            slots.give_back(0, self.taken, now);
+            slots.in_flight()
+        };
+        if let Some(slots) = &agent.provider.slots {
+            lock(slots).give_back(agent.member, self.taken, now);
+        }
+        agent.metrics.in_flight.set(f64::from(in_flight));
+        let held_ms = u64::try_from(now.since(self.taken).as_millis()).unwrap_or(u64::MAX);
+        let total_ms = agent.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+        agent.metrics.slot_seconds.absolute(total_ms / 1_000);
+        if self.shared.line_length.load(Ordering::Acquire) > 0 {
+            self.shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
+        }
+    }
+}
+
+/// A gate that a call passed.
+#[derive(Debug, Clone)]
+pub(crate) struct GatePass {
+    pub(crate) guard: Guard,
+    pub(crate) pass: Pass,
+}
+
+impl GatePass {
+    /// Gives a trial back: to the gate at once, to the breaker by message.
+    fn release(&self, shared: &Shared) {
+        if self.pass.kind == PassKind::Trial {
+            self.guard.gate.give_back(self.pass.generation);
+            let at = shared.now();
+            shared.supervisor.cast(SupervisorMessage::Released { breaker: self.guard.id, pass: self.pass, at });
+        }
+    }
+}
+
+/// The gates that a call passed, from the outside in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Passes {
+    pub(crate) provider: Option<GatePass>,
+    pub(crate) key: Option<GatePass>,
+    pub(crate) target: Option<GatePass>,
+}
+
+impl Passes {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &GatePass> {
+        self.provider.iter().chain(&self.key).chain(&self.target)
+    }
+
+    /// Whether the call is a trial anywhere.
+    pub(crate) fn any_trial(&self) -> bool {
+        self.all().any(|passed| passed.pass.kind == PassKind::Trial)
+    }
+
+    /// Gives all trials back.
+    pub(crate) fn release(&self, shared: &Shared) {
+        for passed in self.all() {
+            passed.release(shared);
+        }
+    }
+}
+
+/// What an admitted call holds.
+pub(crate) struct Permit {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) agent: Arc<AgentCore>,
+    pub(crate) id: u64,
+    pub(crate) passes: Passes,
+    pub(crate) lease: Arc<Lease>,
+    /// An attempt was reported as slow while in flight: a window may hold it as pending.
+    pub(crate) aged: bool,
+    settled: bool,
+}
+
+impl Permit {
+    pub(crate) fn new(shared: &Arc<Shared>, agent: &Arc<AgentCore>, id: u64, passes: Passes, lease: Lease) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            agent: Arc::clone(agent),
+            id,
+            passes,
+            lease: Arc::new(lease),
+            aged: false,
+            settled: false,
+        }
+    }
+
+    /// The outcome was judged: the breakers know what became of the trials.
+    pub(crate) fn settle(mut self) {
+        self.settled = true;
+    }
+
+    /// The breakers that this call passed.
+    pub(crate) fn breakers(&self) -> impl Iterator<Item = BreakerId> + '_ {
+        self.passes.all().map(|passed| passed.guard.id)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        self.passes.release(&self.shared);
+        if self.aged {
+            for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
+                let at = self.shared.now();
+                let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
+                self.shared.supervisor.cast(message);
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The root actor: parent of agents, supervisor and orchestrator, which are siblings. It does nothing but restart them.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::sync::broadcast;
+
+use super::{
+    agent_actor::AgentActor,
+    book::BreakerEvent,
+    core::{Shared, lock},
+    orchestrator::OrchestratorActor,
+    supervisor::{SupervisorActor, SupervisorMessage},
+};
+use crate::policy::restart::{Quarantine, RestartLedger};
+
+/// Supervisor and orchestrator are never quarantined, but their restarts slow down after so many ...
+const CENTRAL_RESTARTS_MAX: u32 = 20;
+/// ... within this.
+const CENTRAL_RESTARTS_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Child {
+    Agent(usize),
+    Supervisor,
+    Orchestrator,
+}
+
+pub(crate) enum RootMessage {
+    /// Start this child again.
+    Start(Child),
+}
+
+/// The actor.
+pub(crate) struct RootActor {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) events: broadcast::Sender<BreakerEvent>,
+    pub(crate) runs: Arc<super::run_table::RunTable>,
+}
+
+pub(crate) struct RootState {
+    children: HashMap<ActorId, Child>,
+    supervisor: RestartLedger,
+    orchestrator: RestartLedger,
+}
+
+impl Actor for RootActor {
+    type Msg = RootMessage;
+    type State = RootState;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<RootState, ActorProcessingErr> {
+        let central = || RestartLedger::new(CENTRAL_RESTARTS_MAX, CENTRAL_RESTARTS_WITHIN);
+        let mut state = RootState { children: HashMap::new(), supervisor: central(), orchestrator: central() };
+        let agents = (0..self.shared.agents.len()).map(Child::Agent);
+        for child in [Child::Supervisor, Child::Orchestrator].into_iter().chain(agents) {
+            self.start(child, &myself, &mut state).await?;
+        }
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        RootMessage::Start(child): RootMessage,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        if self.start(child, &myself, state).await.is_err() {
+            self.start_later(child, Duration::from_secs(1), &myself);
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        myself: ActorRef<Self::Msg>,
+        event: SupervisionEvent,
+        state: &mut RootState,
+    ) -> Result<(), ActorProcessingErr> {
+        let (cell, cause) = match event {
+            SupervisionEvent::ActorFailed(cell, cause) => (cell, cause.to_string()),
+            SupervisionEvent::ActorTerminated(cell, _, cause) => (cell, cause.unwrap_or_default()),
+            _ => return Ok(()),
+        };
+        let Some(child) = state.children.remove(&cell.get_id()) else { return Ok(()) };
+        if self.shared.stopping.is_cancelled() {
+            return Ok(());
+        }
+        let after = self.died(child, &cause, state);
+        if after.is_zero() && self.start(child, &myself, state).await.is_ok() {
+            return Ok(());
+        }
+        self.start_later(child, after.max(Duration::from_millis(10)), &myself);
+        Ok(())
+    }
+}
+
+impl RootActor {
+    /// Enters the death in its ledger. The time until it is started again.
+    fn died(&self, child: Child, cause: &str, state: &mut RootState) -> Duration {
+        let now = self.shared.now();
+        let restart = match child {
+            Child::Agent(index) => {
+                let Some(agent) = self.shared.agents.get(index) else { return Duration::ZERO };
+                agent.metrics.restarts.increment(1);
+                let restart = lock(&agent.ledger).died(now);
+                tracing::warn!(agent = agent.settings.name.as_str(), cause, "agent died, restarting");
+                if restart.quarantine != Quarantine::No {
+                    let message = SupervisorMessage::Died { agent: index, quarantine: restart.quarantine };
+                    self.shared.supervisor.cast(message);
+                }
+                restart
+            }
+            Child::Supervisor => {
+                tracing::error!(cause, "supervisor died, restarting; the last gates hold");
+                state.supervisor.died(now)
+            }
+            Child::Orchestrator => {
+                tracing::error!(cause, "orchestrator died, restarting");
+                state.orchestrator.died(now)
+            }
+        };
+        restart.after
+    }
+
+    async fn start(
+        &self,
+        child: Child,
+        myself: &ActorRef<RootMessage>,
+        state: &mut RootState,
+    ) -> Result<(), ractor::SpawnErr> {
+        let root = myself.get_cell();
+        let shared = Arc::clone(&self.shared);
+        let id = match child {
+            Child::Agent(index) => {
+                let Some(agent) = self.shared.agents.get(index).map(Arc::clone) else { return Ok(()) };
+                Actor::spawn_linked(None, AgentActor { shared, agent }, (), root).await?.0.get_id()
+            }
+            Child::Supervisor => {
+                let events = self.events.clone();
+                Actor::spawn_linked(None, SupervisorActor { shared, events }, (), root).await?.0.get_id()
+            }
+            Child::Orchestrator => {
+                let runs = Arc::clone(&self.runs);
+                Actor::spawn_linked(None, OrchestratorActor { shared, runs }, (), root).await?.0.get_id()
+            }
+        };
+        state.children.insert(id, child);
+        Ok(())
+    }
+
+    fn start_later(&self, child: Child, after: Duration, myself: &ActorRef<RootMessage>) {
+        let root = myself.clone();
+        let stopping = self.shared.stopping.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(after) => {
+                    // A root that is gone restarts nothing.
+                    let _ = root.cast(RootMessage::Start(child));
+                }
+                () = stopping.cancelled() => {}
+            }
+        });
+    }
+}

@@ -1,0 +1,3 @@
+//! x
+#[derive(Default)]
+pub(crate) struct RunTable;

@@ -1,0 +1,229 @@
+//! The supervisor actor: it alone judges outcomes, changes breakers and publishes gates. Nobody waits for it; while it is being
+//! restarted the last gates hold.
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::broadcast;
+
+pub(crate) use super::book::Book;
+use super::{
+    book::BreakerEvent,
+    core::{AgentCore, BreakerId, Shared, lock},
+    orchestrator::OrchestratorMessage,
+    permit::{Passes, Permit},
+};
+use crate::{
+    model::{clock::Timestamp, facts::Ending},
+    policy::{
+        breaker::state::{Pass, PassKind, Reason, Transition},
+        restart::Quarantine,
+    },
+};
+
+/// What the end of a call comes to: facts, no judgement, and the permit that rides along.
+pub(crate) struct Facts {
+    pub(crate) agent: usize,
+    pub(crate) ending: Ending,
+    pub(crate) slow: bool,
+    pub(crate) at: Timestamp,
+    pub(crate) permit: Permit,
+}
+
+/// What an operator can do to a breaker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerAct {
+    /// Refuse everything.
+    ForceOpen,
+    /// Admit everything, measure nothing.
+    Disable,
+    /// Admit everything, measure, say what it would have done.
+    MetricsOnly,
+    /// Judge by itself again, from closed.
+    Auto,
+    /// Closed and empty.
+    Reset,
+}
+
+/// What the supervisor is told. All one-way.
+pub(crate) enum SupervisorMessage {
+    /// A call ended.
+    Outcome(Box<Facts>),
+    /// An attempt in flight is slow by now.
+    Aged { agent: usize, passes: Passes, at: Timestamp },
+    /// A caller took a trial.
+    TrialTaken { breaker: BreakerId, pass: Pass, opened_it: bool, at: Timestamp },
+    /// A pass ended as if it had never been.
+    Released { breaker: BreakerId, pass: Pass, at: Timestamp },
+    /// An agent's actor died; the ledger has it already.
+    Died { agent: usize, quarantine: Quarantine },
+    /// An operator acts.
+    Act { breaker: BreakerId, act: BreakerAct },
+    /// A timer may be due.
+    Tick,
+    /// Die, as a fault would make it.
+    Crash,
+}
+
+/// The actor.
+pub(crate) struct SupervisorActor {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) events: broadcast::Sender<BreakerEvent>,
+}
+
+/// What dies with the actor: only its timer.
+#[derive(Default)]
+pub(crate) struct SupervisorState {
+    timer: Option<(Timestamp, tokio::task::JoinHandle<()>)>,
+}
+
+impl Actor for SupervisorActor {
+    type Msg = SupervisorMessage;
+    type State = SupervisorState;
+    type Arguments = ();
+
+    async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
+        let now = self.shared.now();
+        lock(&self.shared.book).recover(now);
+        self.shared.supervisor.set(myself.clone());
+        // Whatever became due while nobody was here.
+        let _ = myself.cast(SupervisorMessage::Tick);
+        Ok(SupervisorState::default())
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: SupervisorMessage,
+        state: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
+        if matches!(message, SupervisorMessage::Crash) {
+            return Err("told to crash".into());
+        }
+        let (news, due) = {
+            let mut book = lock(&self.shared.book);
+            self.take_in(&mut book, message);
+            (book.take_news(), book.next_timer())
+        };
+        for event in news {
+            self.shared.orchestrator.cast(OrchestratorMessage::GateChanged);
+            // Nobody may be listening.
+            let _ = self.events.send(event);
+        }
+        self.arm(state, due);
+        Ok(())
+    }
+}
+
+impl SupervisorActor {
+    fn take_in(&self, book: &mut Book, message: SupervisorMessage) {
+        let now = self.shared.now();
+        match message {
+            SupervisorMessage::Outcome(facts) => {
+                if facts.ending == Ending::Restarted {
+                    self.panicked(book, facts.agent, facts.at);
+                }
+                book.outcome(&self.shared, &facts);
+                facts.permit.settle();
+            }
+            SupervisorMessage::Aged { agent, passes, at } => {
+                let Some(agent) = self.shared.agents.get(agent) else { return };
+                let measured = [passes.provider.as_ref(), passes.target.as_ref()];
+                for passed in measured.into_iter().flatten().filter(|passed| passed.pass.kind == PassKind::Plain) {
+                    book.aged(passed.guard.id, passed.pass, agent.source, at);
+                }
+            }
+            SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
+                book.trial_taken(breaker, pass, opened_it, at)
+            }
+            SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
+            SupervisorMessage::Died { agent, quarantine } => {
+                if let Some(agent) = self.shared.agents.get(agent) {
+                    quarantine_gate(book, agent, quarantine, now);
+                }
+            }
+            SupervisorMessage::Act { breaker, act } => book.change(breaker, |breaker| {
+                let transition = match act {
+                    BreakerAct::ForceOpen => breaker.force_open(Reason::Forced, None, now),
+                    BreakerAct::Disable => breaker.disable(now),
+                    BreakerAct::MetricsOnly => breaker.metrics_only(now),
+                    BreakerAct::Auto => breaker.close(now),
+                    BreakerAct::Reset => breaker.reset(now),
+                };
+                transition.into_iter().collect::<Vec<Transition>>()
+            }),
+            SupervisorMessage::Tick => {
+                book.tick(now);
+                self.release_quarantined(book, now);
+            }
+            SupervisorMessage::Crash => {}
+        }
+    }
+
+    /// A panic of an attempt's task counts in the restart ledger only.
+    fn panicked(&self, book: &mut Book, agent: usize, at: Timestamp) {
+        let Some(agent) = self.shared.agents.get(agent) else { return };
+        agent.metrics.restarts.increment(1);
+        let restart = lock(&agent.ledger).died(at);
+        quarantine_gate(book, agent, restart.quarantine, at);
+    }
+
+    fn release_quarantined(&self, book: &mut Book, now: Timestamp) {
+        if book.quarantine_until.is_none_or(|until| until > now) {
+            return;
+        }
+        book.quarantine_until = None;
+        for agent in &self.shared.agents {
+            let (released, next) = {
+                let mut ledger = lock(&agent.ledger);
+                (ledger.release(now), ledger.released_at())
+            };
+            book.quarantine_until = book.quarantine_until.into_iter().chain(next).min();
+            if released {
+                tracing::warn!(
+                    agent = agent.settings.name.as_str(),
+                    "quarantine over: the agent lives long enough for trials"
+                );
+                book.change(agent.guard.id, |breaker| {
+                    breaker.half_open(Reason::OpenElapsed, now).ok().flatten().into_iter().collect()
+                });
+            }
+        }
+    }
+
+    /// One timer at a time: the next of all breakers and quarantines.
+    fn arm(&self, state: &mut SupervisorState, due: Option<Timestamp>) {
+        let Some(due) = due else {
+            if let Some((_, timer)) = state.timer.take() {
+                timer.abort();
+            }
+            return;
+        };
+        if state.timer.as_ref().is_some_and(|(armed, timer)| *armed == due && !timer.is_finished()) {
+            return;
+        }
+        if let Some((_, timer)) = state.timer.take() {
+            timer.abort();
+        }
+        let shared = Arc::clone(&self.shared);
+        let wait = due.since(shared.now());
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            shared.supervisor.cast(SupervisorMessage::Tick);
+        });
+        state.timer = Some((due, timer));
+    }
+}
+
+/// Shuts, or keeps shut, the gate of an agent that dies again and again.
+fn quarantine_gate(book: &mut Book, agent: &AgentCore, quarantine: Quarantine, now: Timestamp) {
+    if quarantine == Quarantine::No {
+        return;
+    }
+    if quarantine == Quarantine::Begins {
+        tracing::error!(agent = agent.settings.name.as_str(), "quarantined: it died too often");
+    }
+    let until = lock(&agent.ledger).released_at();
+    book.quarantine_until = book.quarantine_until.into_iter().chain(until).min();
+    book.change(agent.guard.id, |breaker| breaker.force_open(Reason::CrashLoop, until, now).into_iter().collect());
+}
