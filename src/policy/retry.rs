@@ -33,6 +33,8 @@ pub struct Failed<'a> {
     pub elapsed: Duration,
     /// How long the other side asked us to stay away.
     pub retry_after: Option<Duration>,
+    /// Its word on trying again inside this call (`x-should-retry`). A no is obeyed; a yes lifts nothing.
+    pub should_retry: Option<bool>,
     /// Attempts of this call that ended in a bad reply, this one included.
     pub bad_replies: u32,
     /// Whether any content of it was passed on already.
@@ -60,6 +62,8 @@ pub enum Next {
 pub enum Stop {
     /// The envelope says that no later try can succeed.
     NotRetryable,
+    /// The other side has tried itself and said that its callers should not: layers must not multiply.
+    ToldNotTo,
     /// All attempts are used up.
     AttemptsUsed,
     /// A trial makes one attempt.
@@ -83,6 +87,9 @@ pub fn next(settings: &RetrySettings, failed: Failed<'_>, chance: Chance) -> Nex
     }
     if !is_retryable(failed.ending) {
         return Next::Stop(Stop::NotRetryable);
+    }
+    if failed.should_retry == Some(false) {
+        return Next::Stop(Stop::ToldNotTo);
     }
     if failed.trial {
         return Next::Stop(Stop::Trial);
@@ -204,6 +211,7 @@ mod tests {
             attempt: 1,
             elapsed: Duration::from_secs(1),
             retry_after: None,
+            should_retry: None,
             bad_replies: u32::from(*ending == Ending::BadReply),
             committed: false,
             trial: false,
@@ -245,6 +253,15 @@ mod tests {
         check(&again, |f| f.retry_after = Some(Duration::ZERO), None);
         check(&again, |f| f.time_left = Duration::from_millis(10), Some(Stop::NoTimeLeft));
         check(&Ending::DeadlineCut, |_| (), Some(Stop::NotRetryable));
+        check(&again, |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&Ending::status(429), |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&Ending::BadReply, |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&again, |f| f.should_retry = Some(true), None);
+        check(&Ending::status(404), |f| f.should_retry = Some(true), Some(Stop::NotRetryable));
+        check(&Ending::status(404), |f| f.should_retry = Some(false), Some(Stop::NotRetryable));
+        check(&Ending::CallerShape, |f| f.should_retry = Some(true), Some(Stop::NotRetryable));
+        check(&timeout, |f| f.should_retry = Some(true), Some(Stop::TooLong));
+        check(&Ending::OwnRefusal, |f| f.retry_after = Some(seconds(1)), None);
     }
 
     #[test]
@@ -255,6 +272,7 @@ mod tests {
             attempt: 1,
             elapsed: Duration::ZERO,
             retry_after: Some(asked),
+            should_retry: None,
             bad_replies: 0,
             committed: false,
             trial: false,

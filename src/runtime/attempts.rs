@@ -45,6 +45,7 @@ pub(crate) async fn run(job: Box<Job>) {
         records: Vec::new(),
         usage: None,
         bad_replies: 0,
+        own_refusals: 0,
     };
     let unwound = AssertUnwindSafe(call.drive(&request, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| {
@@ -63,6 +64,8 @@ struct Call {
     records: Vec<AttemptRecord>,
     usage: Option<Usage>,
     bad_replies: u32,
+    /// Attempts that a backend refused itself before it sent anything.
+    own_refusals: u32,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -217,6 +220,7 @@ impl Call {
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
             self.bad_replies += 1;
         }
+        self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
         let envelope = failure.map(|failure| failure_envelope(failure, "", agent.keyed, 0));
         self.records.push(AttemptRecord {
             started_ms: self.shared.clock.unix_ms(progress.started()),
@@ -243,6 +247,7 @@ impl Call {
             attempt,
             elapsed: now.since(progress.started()),
             retry_after: failure.retry_after,
+            should_retry: failure.should_retry,
             bad_replies: self.bad_replies,
             committed: progress.first_content().is_some(),
             trial: self.permit.passes.any_trial(),
@@ -295,8 +300,10 @@ impl Call {
                     self.agent.keyed,
                     attempts,
                 )),
-                nothing_sent: attempts == 0,
-                exhausted: stop.is_none_or(|stop| stop != Stop::WaitTooLong && stop != Stop::NoTimeLeft),
+                // An agent that was not up all along was sent nothing, however often it was asked for.
+                nothing_sent: attempts == self.own_refusals,
+                exhausted: ending != Ending::OwnRefusal
+                    && stop.is_none_or(|stop| stop != Stop::WaitTooLong && stop != Stop::NoTimeLeft),
                 attempts: self.records,
                 usage: self.usage,
             }),

@@ -22,6 +22,6 @@ mod core;
 mod gate;
 mod orchestrator;
 mod permit;
-mod refusal;
+pub(crate) mod refusal;
 mod root;
 mod run_table;
