@@ -5,3 +5,4 @@ mod kit;
 
 mod bulkhead;
 mod gates;
+mod starting;
