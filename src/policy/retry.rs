@@ -11,11 +11,16 @@ use crate::model::{
 /// Whether a later try can succeed, as the envelope says or, where it is silent, as its status implies.
 pub fn is_retryable(ending: &Ending) -> bool {
     match ending {
-        Ending::Status { quota_spent: Some(_), .. } => false,
-        Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => false,
+        Ending::Status { quota_spent: Some(_), .. }
+        | Ending::Status { content_filter: true, .. }
+        | Ending::Status { context_too_long: true, .. } => false,
         Ending::Status { status, retryable, .. } => retryable.unwrap_or(matches!(status, 408 | 425 | 429 | 500..=599)),
-        Ending::Network { .. } | Ending::Timeout { .. } | Ending::BadReply | Ending::StreamCut => true,
-        Ending::Restarted | Ending::OwnRefusal => true,
+        Ending::Network { .. }
+        | Ending::Timeout { .. }
+        | Ending::BadReply
+        | Ending::StreamCut
+        | Ending::Restarted
+        | Ending::OwnRefusal => true,
         Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
             false
         }
@@ -141,7 +146,7 @@ pub struct RetryBudget {
 
 #[derive(Debug, Clone, Copy)]
 struct Second {
-    second: u64,
+    number: u64,
     calls: u64,
     retries: u64,
 }
@@ -180,7 +185,7 @@ impl RetryBudget {
 
     fn prune(&mut self, now: Timestamp) {
         let first = (now.nanoseconds() / 1_000_000_000).saturating_sub(self.window.as_secs().saturating_sub(1));
-        while let Some(oldest) = self.seconds.front().copied().filter(|oldest| oldest.second < first) {
+        while let Some(oldest) = self.seconds.front().copied().filter(|oldest| oldest.number < first) {
             self.calls -= oldest.calls;
             self.retries -= oldest.retries;
             self.seconds.pop_front();
@@ -189,9 +194,9 @@ impl RetryBudget {
 
     fn second(&mut self, now: Timestamp) -> &mut Second {
         let second = now.nanoseconds() / 1_000_000_000;
-        let index = self.seconds.partition_point(|known| known.second < second);
-        if self.seconds.get(index).is_none_or(|known| known.second != second) {
-            self.seconds.insert(index, Second { second, calls: 0, retries: 0 });
+        let index = self.seconds.partition_point(|known| known.number < second);
+        if self.seconds.get(index).is_none_or(|known| known.number != second) {
+            self.seconds.insert(index, Second { number: second, calls: 0, retries: 0 });
         }
         &mut self.seconds[index]
     }

@@ -5,3 +5,4 @@ pub mod health;
 pub mod mapping;
 pub mod reading;
 pub mod request;
+pub mod starting;
