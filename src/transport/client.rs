@@ -2,6 +2,7 @@
 //! Sends one request and hands back the head of a good answer; nothing here repeats, follows or waits for a second one.
 
 use std::{
+    cmp::Reverse,
     fmt,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -58,6 +59,8 @@ pub struct ProviderOptions {
     pub key_place: KeyPlace,
     /// Sent with every request. Their values may hold keys, so all are kept secret.
     pub headers: Vec<(String, Secret)>,
+    /// Query parameters of every request (`api-version`), after those of `base_url`. Their values are kept secret, as headers' are.
+    pub query: Vec<(String, Secret)>,
     /// How long a connection may take, names and TLS included.
     pub connect_timeout: Duration,
 }
@@ -70,6 +73,7 @@ impl ProviderOptions {
             key: None,
             key_place: KeyPlace::default(),
             headers: Vec::new(),
+            query: Vec::new(),
             connect_timeout: Duration::from_secs(2),
         }
     }
@@ -122,6 +126,7 @@ impl fmt::Debug for ProviderOptions {
             .field("key", &self.key)
             .field("key_place", &self.key_place)
             .field("headers", &self.headers)
+            .field("query", &self.query)
             .field("connect_timeout", &self.connect_timeout)
             .finish()
     }
@@ -143,9 +148,9 @@ impl fmt::Debug for ProviderClient {
 }
 
 impl ProviderClient {
-    /// Builds the client. Refused: a URL that is none or has no http scheme, headers that cannot be sent.
+    /// Builds the client. Refused: a URL that is none or has no http scheme, headers that cannot be sent, a parameter without a name.
     pub fn try_new(options: &ProviderOptions) -> Result<Self, InvalidProvider> {
-        let base_url = checked_url(&options.base_url)?;
+        let base_url = with_query(checked_url(&options.base_url)?, &options.query)?;
         let headers = checked_headers(options)?;
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
@@ -240,6 +245,16 @@ fn checked_url(text: &str) -> Result<Url, InvalidProvider> {
     Ok(url)
 }
 
+fn with_query(mut url: Url, query: &[(String, Secret)]) -> Result<Url, InvalidProvider> {
+    for (name, value) in query {
+        if name.is_empty() {
+            return Err(InvalidProvider::new("query", name, "a parameter must have a name"));
+        }
+        url.query_pairs_mut().append_pair(name, value.expose());
+    }
+    Ok(url)
+}
+
 fn checked_headers(options: &ProviderOptions) -> Result<HeaderMap, InvalidProvider> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &options.key {
@@ -274,6 +289,12 @@ fn secrets_of(options: &ProviderOptions, base_url: &Url) -> Vec<Secret> {
     secrets.extend(options.headers.iter().map(|(_, value)| value.clone()));
     secrets.extend(base_url.password().map(Secret::new));
     secrets.extend(base_url.query_pairs().map(|(_, value)| Secret::new(&value)));
+    // As they stand in the URL, which a server may repeat.
+    let encoded = base_url.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    secrets.extend(encoded.map(|(_, value)| Secret::new(value)));
+    // Of two where one begins with the other, the longer is looked for first: nothing of it may stay behind.
+    secrets.sort_by_key(|secret| Reverse(secret.expose().len()));
+    secrets.dedup();
     secrets
 }
 

@@ -43,6 +43,8 @@ fn refused_options() {
         (ProviderOptions { headers: header("x-a", "b"), ..ProviderOptions::at("http://h") }, true),
         (ProviderOptions { headers: header("x a", "b"), ..ProviderOptions::at("http://h") }, false),
         (ProviderOptions { headers: header("x-a", "b\u{7}c"), ..ProviderOptions::at("http://h") }, false),
+        (ProviderOptions { query: header("a b&c", "=\u{7}"), ..ProviderOptions::at("http://h") }, true),
+        (ProviderOptions { query: header("", "b"), ..ProviderOptions::at("http://h") }, false),
     ] {
         let shown = format!("{options:?}");
         assert_eq!(ProviderClient::try_new(&options).map(drop).map_err(drop), fits.then_some(()).ok_or(()), "{shown}");
@@ -80,6 +82,31 @@ async fn keys_are_sent_and_never_shown() {
     let keyed = ProviderOptions { key_place: KeyPlace::Header("x-api-key".to_owned()), ..options };
     let _ = fetch(&ProviderClient::try_new(&keyed).unwrap()).await;
     assert!(server.requests()[1].contains("x-api-key: sk-secret-1\r\n"));
+}
+
+#[tokio::test]
+async fn query_parameters_are_sent_with_every_request_and_never_shown() {
+    let body =
+        r#"{"error":{"message":"GET /v1/x?a=1&api-version=2024-10-21-preview&sig=se%2Fcret%26+1 or se/cret& 1"}}"#;
+    let server = FakeServer::start(vec![answer(400, "", body), answer(200, "", "")]).await;
+    let options = ProviderOptions {
+        query: vec![
+            ("api-version".to_owned(), Secret::new("2024-10-21-preview")),
+            ("sig".to_owned(), Secret::new("se/cret& 1")),
+        ],
+        ..ProviderOptions::at(&format!("{}/v1?a=1", server.base_url))
+    };
+    let client = ProviderClient::try_new(&options).unwrap();
+    let failure = client.scrub(fetch(&client).await.unwrap_err());
+    assert_eq!(failure.message, "GET /v1/x?a=1&api-version=***&sig=*** or ***");
+    client.send(get("/x?b=2"), &ErrorPointers::default()).await.unwrap();
+    let lines: Vec<String> = server.requests().iter().map(|sent| sent.lines().next().unwrap().to_owned()).collect();
+    let query = "a=1&api-version=2024-10-21-preview&sig=se%2Fcret%26+1";
+    assert_eq!(lines, [format!("GET /v1/x?{query} HTTP/1.1"), format!("GET /v1/x?{query}&b=2 HTTP/1.1")]);
+    for shown in [format!("{options:?}"), format!("{client:?}")] {
+        assert!(!shown.contains("preview") && !shown.contains("cret"), "{shown}");
+    }
+    assert!(format!("{options:?}").contains(r#"("api-version", ***)"#));
 }
 
 #[tokio::test]
