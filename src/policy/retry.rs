@@ -13,7 +13,12 @@ pub fn is_retryable(ending: &Ending) -> bool {
     match ending {
         Ending::Status { quota_spent: Some(_), .. }
         | Ending::Status { content_filter: true, .. }
-        | Ending::Status { context_too_long: true, .. } => false,
+        | Ending::Status { context_too_long: true, .. }
+        | Ending::Success
+        | Ending::CallerShape
+        | Ending::Cancelled { .. }
+        | Ending::DeadlineCut
+        | Ending::Internal => false,
         Ending::Status { status, retryable, .. } => retryable.unwrap_or(matches!(status, 408 | 425 | 429 | 500..=599)),
         Ending::Network { .. }
         | Ending::Timeout { .. }
@@ -21,9 +26,6 @@ pub fn is_retryable(ending: &Ending) -> bool {
         | Ending::StreamCut
         | Ending::Restarted
         | Ending::OwnRefusal => true,
-        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
-            false
-        }
     }
 }
 

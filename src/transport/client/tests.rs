@@ -1,9 +1,12 @@
 //! The client over real sockets: what is sent, what is never sent twice, and how each end of a connection is told.
 
-use tokio::net::TcpSocket;
+use tokio::{net::TcpSocket, time::timeout};
 
 use super::*;
-use crate::transport::fake_server::{FakeServer, Step, answer};
+use crate::{
+    model::facts::TimeoutKind,
+    transport::fake_server::{FakeServer, Step, answer},
+};
 
 fn get(path: &str) -> Outgoing {
     Outgoing { method: Method::GET, path: path.to_owned(), headers: HeaderMap::new(), body: None }

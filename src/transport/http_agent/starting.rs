@@ -27,7 +27,7 @@ pub const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 type Ask = Box<dyn Fn() -> BoxFuture<'static, Result<(), AttemptFailure>> + Send + Sync>;
 
 /// An `http` agent that is not called before its health path first answered with a 2xx. Until then its attempts end as a refusal of
-/// our own, which goes out as AGENT_WARMING.
+/// our own, which goes out as `AGENT_WARMING`.
 pub struct StartingHttpAgent {
     backend: Arc<dyn Backend>,
     ask: Ask,
