@@ -58,6 +58,8 @@ struct Call {
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
     bad_replies: u32,
+    /// Attempts that a backend refused itself before it sent anything.
+    own_refusals: u32,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -81,6 +83,7 @@ impl Call {
             under_way: None,
             usage: None,
             bad_replies: 0,
+            own_refusals: 0,
         }
     }
 
@@ -143,10 +146,7 @@ impl Call {
             tenant: context.tenant.clone(),
             feature: context.feature.clone(),
             priority: context.priority.clone(),
-            timeouts: AttemptTimeouts {
-                first_token: settings.timeouts.first_token,
-                stall: settings.timeouts.stall,
-            },
+            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
         }
     }
@@ -242,11 +242,18 @@ impl Call {
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
             self.bad_replies += 1;
         }
+        self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
         self.write_down(progress.started(), now, failure, status);
         result
     }
 
-    fn write_down(&mut self, started: Timestamp, now: Timestamp, failure: Option<&AttemptFailure>, status: Option<u16>) {
+    fn write_down(
+        &mut self,
+        started: Timestamp,
+        now: Timestamp,
+        failure: Option<&AttemptFailure>,
+        status: Option<u16>,
+    ) {
         let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
         self.records.push(AttemptRecord {
             started_ms: self.shared.clock.unix_ms(started),
@@ -265,6 +272,7 @@ impl Call {
             attempt,
             elapsed: now.since(progress.started()),
             retry_after: failure.retry_after,
+            should_retry: failure.should_retry,
             bad_replies: self.bad_replies,
             committed: progress.first_content().is_some(),
             trial: self.permit.passes.any_trial(),
@@ -323,8 +331,9 @@ impl Call {
                     failure_envelope(&failure, name, self.agent.keyed, attempts)
                 };
                 Err(CallError {
-                    nothing_sent: attempts == 0,
-                    exhausted: !envelope.retryable || stop.is_some_and(is_final),
+                    // An agent that was not up all along was sent nothing, however often it was asked for.
+                    nothing_sent: attempts == self.own_refusals,
+                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(is_final)),
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,
