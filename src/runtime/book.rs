@@ -35,6 +35,7 @@ pub struct BreakerEvent {
     pub breaker: Arc<str>,
     /// What changed.
     pub transition: Transition,
+    pub(crate) id: BreakerId,
 }
 
 pub(crate) struct Entry {
@@ -189,7 +190,7 @@ impl Book {
         }
         for transition in transitions {
             tell(&entry.name, transition);
-            self.news.push(BreakerEvent { breaker: Arc::clone(&entry.name), transition });
+            self.news.push(BreakerEvent { breaker: Arc::clone(&entry.name), transition, id });
         }
         self.arm(id);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use metrics::{Counter, Gauge, Histogram};
@@ -131,6 +131,8 @@ pub(crate) struct Shared {
     pub(crate) aborting: CancellationToken,
     /// Steps that wait for a slot; written by the orchestrator. A freed slot is told only while somebody waits.
     pub(crate) line_length: AtomicU32,
+    /// The orchestrator was told of a free slot and has not looked yet.
+    pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
 }
 

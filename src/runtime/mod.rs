@@ -11,6 +11,7 @@ pub mod function_agent;
 pub mod handle;
 pub mod metric;
 pub mod ports;
+pub mod run_handle;
 pub mod settings;
 
 pub mod book;
@@ -25,4 +26,7 @@ mod orchestrator;
 mod permit;
 mod refusal;
 mod root;
+mod run_call;
+mod run_cell;
+mod run_gates;
 mod run_table;

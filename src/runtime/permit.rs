@@ -43,7 +43,8 @@ impl Drop for Lease {
         let held_ms = u64::try_from(now.since(self.taken).as_millis()).unwrap_or(u64::MAX);
         let total_ms = agent.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
         agent.metrics.slot_seconds.absolute(total_ms / 1_000);
-        if self.shared.line_length.load(Ordering::Acquire) > 0 {
+        let waited_for = self.shared.line_length.load(Ordering::Acquire) > 0;
+        if waited_for && !self.shared.line_woken.swap(true, Ordering::AcqRel) {
             self.shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
         }
     }
