@@ -7,7 +7,9 @@ use clap::{Args, Parser, Subcommand};
 /// Supervised pipelines of LLM agents: one agent's flood never sinks the ship.
 #[derive(Debug, Parser)]
 #[command(name = "watertight", version, propagate_version = true, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done, 1 failed or timed out, 2 usage, configuration or input, 3 done but degraded, 130 Ctrl-C.\nStart here: watertight run examples/momently")]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed or timed out, 2 usage, configuration or input, 3 done but degraded, 130 Ctrl-C.\nStart here: watertight run examples/momently"
+)]
 pub(super) struct Cli {
     #[command(subcommand)]
     pub(super) command: Command,

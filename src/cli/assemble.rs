@@ -114,9 +114,10 @@ pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Ru
 }
 
 fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions, Stop> {
-    let key = endpoint.api_key.as_ref().map(|source| {
-        resolve_secret(source, &|name| project.environment(name)).map(|text| Secret::new(text.expose()))
-    });
+    let key = endpoint
+        .api_key
+        .as_ref()
+        .map(|source| resolve_secret(source, &|name| project.environment(name)).map(|text| Secret::new(text.expose())));
     let mut options = ProviderOptions::at(&endpoint.base_url);
     options.key = key.transpose().map_err(Stop::usage)?;
     options.headers = texts(project, &endpoint.headers)?;

@@ -54,7 +54,10 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         let agents: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
         let workflow = workflow.as_ref().map(|workflow| json!({ "name": workflow.name(), "hash": workflow.hash() }));
         let warnings: Vec<String> = settings.warnings.iter().map(ToString::to_string).collect();
-        return print(&format!("{}\n", json!({ "ok": true, "workflow": workflow, "agents": agents, "warnings": warnings })));
+        return print(&format!(
+            "{}\n",
+            json!({ "ok": true, "workflow": workflow, "agents": agents, "warnings": warnings })
+        ));
     }
     print(&table(
         &["agent", "provider", "model", "slots", "what it does"],
@@ -69,9 +72,7 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         }),
     ))?;
     match workflow {
-        Some(workflow) => {
-            print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len()))
-        }
+        Some(workflow) => print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len())),
         None => print("ok: no workflow.toml here, so only settings and agents were checked\n"),
     }
 }

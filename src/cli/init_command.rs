@@ -30,14 +30,17 @@ pub(super) async fn init(args: InitArgs) -> Result<(), Stop> {
         InitCase::HttpAgents { base_url, .. } => base_url.clone(),
     };
     eprintln!("found {found}");
-    std::fs::create_dir_all(&args.folder).map_err(|error| Stop::Usage(format!("{}: {error}", args.folder.display())))?;
+    std::fs::create_dir_all(&args.folder)
+        .map_err(|error| Stop::Usage(format!("{}: {error}", args.folder.display())))?;
     write(&args.folder.join("watertight.toml"), &config_text(&case), args.force)?;
     let workflow = args.folder.join("workflow.toml");
     if !workflow.exists() {
         write(&workflow, WORKFLOW, args.force)?;
     }
     let folder = args.folder.display();
-    print(&format!("Put photos into {folder}/input/photos and notes into {folder}/input/notes.md, then:\n  watertight check {folder}\n  watertight run {folder}\n"))
+    print(&format!(
+        "Put photos into {folder}/input/photos and notes into {folder}/input/notes.md, then:\n  watertight check {folder}\n  watertight run {folder}\n"
+    ))
 }
 
 async fn detect(args: &InitArgs) -> Result<InitCase, Stop> {

@@ -63,7 +63,10 @@ fn read_given(workflow: &Workflow, given: &[String], limits: Limits) -> Result<M
         };
         let Some((_, wanted)) = workflow.inputs().find(|(known, _)| *known == name) else {
             let known: Vec<&str> = workflow.inputs().map(|(name, _)| name).collect();
-            return Err(Stop::Usage(format!("--with {pair}: the workflow has no input {name}; it has {}", known.join(", "))));
+            return Err(Stop::Usage(format!(
+                "--with {pair}: the workflow has no input {name}; it has {}",
+                known.join(", ")
+            )));
         };
         let value = match (wanted.kind, value.strip_prefix('@')) {
             (InputKind::Text, None) => json!(value),
@@ -124,7 +127,11 @@ fn read_folder(workflow: &Workflow, folder: &Path, limits: Limits, input: &mut M
 /// The one file of a name; two of them (`notes.md` and `notes.txt`) are a question that only the user can answer.
 fn one_file<'a>(of_name: &[&'a PathBuf], extensions: &[&str]) -> Result<Option<&'a PathBuf>, Stop> {
     let fits = |path: &Path| {
-        path.is_file() && path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e.to_ascii_lowercase().as_str()))
+        path.is_file()
+            && path
+                .extension()
+                .and_then(|e| e.to_str())
+                .is_some_and(|e| extensions.contains(&e.to_ascii_lowercase().as_str()))
     };
     let found: Vec<&'a PathBuf> = of_name.iter().copied().filter(|path| fits(path)).collect();
     match found[..] {

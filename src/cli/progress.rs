@@ -117,7 +117,8 @@ fn line_of(event: &Event, name: &str, seconds: Option<f64>) -> Option<String> {
     let text = |key: &str| data[key].as_str().unwrap_or_default().to_owned();
     let after = seconds.map(|seconds| format!(" in {seconds:.1} s")).unwrap_or_default();
     let wait = data["retry_after"].as_f64().map(|wait| format!(", again in {wait:.0} s")).unwrap_or_default();
-    let code = data["error"]["error_code"].as_str().or_else(|| data["error_code"].as_str()).unwrap_or_default().to_owned();
+    let code =
+        data["error"]["error_code"].as_str().or_else(|| data["error_code"].as_str()).unwrap_or_default().to_owned();
     let line = match event.kind {
         EventType::StepDelta | EventType::RunStarted => return None,
         EventType::RunFinished => format!("= {}", text("status")),
@@ -146,7 +147,11 @@ mod tests {
         for (kind, data, want) in [
             (EventType::StepStarted, json!({"iteration": 1}), Some("> draft #2")),
             (EventType::StepFinished, json!({"index": 3}), Some("+ draft[3] in 1.2 s")),
-            (EventType::StepFinished, json!({"error": {"error_code": "AGENT_TIMEOUT"}}), Some("x draft: AGENT_TIMEOUT in 1.2 s")),
+            (
+                EventType::StepFinished,
+                json!({"error": {"error_code": "AGENT_TIMEOUT"}}),
+                Some("x draft: AGENT_TIMEOUT in 1.2 s"),
+            ),
             (EventType::StepDelta, json!({"text": "x"}), None),
         ] {
             let event = event(kind, data);

@@ -101,7 +101,11 @@ impl Project {
 fn bundled_folders() -> impl Iterator<Item = AgentFolder> {
     bundled::all().into_iter().filter_map(|agent| {
         let files = agent.files.iter().map(|file| (file.path.to_owned(), file.content.to_vec())).collect();
-        Some(AgentFolder { name: Name::try_new(agent.name).ok()?, origin: format!("built-in agents/{}", agent.name), files })
+        Some(AgentFolder {
+            name: Name::try_new(agent.name).ok()?,
+            origin: format!("built-in agents/{}", agent.name),
+            files,
+        })
     })
 }
 

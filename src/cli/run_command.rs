@@ -39,8 +39,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
-    let input =
-        input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
+    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
     for warning in &settings.warnings {
         eprintln!("watertight: warning: {warning}");
     }

@@ -62,7 +62,9 @@ impl Runtime {
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
         if shared.stopping.is_cancelled() {
-            return Err(Box::new(Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0)));
+            return Err(Box::new(
+                Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0),
+            ));
         }
         for step in request.workflow.steps() {
             if shared.agent(step.agent().as_str()).is_none() {
