@@ -98,6 +98,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
         tokio::time::sleep_until(started + Duration::from_secs(second.into())).await;
         for (view, board) in runtime.agents().iter().zip(&boards) {
             let mut seen = std::mem::take(&mut *board.lock().unwrap_or_else(PoisonError::into_inner));
+            let median = seen.median();
             println!(
                 "{second:>4}  {:<7} {:>5} {:>5} {:>7} {:>6} {:>7}  {}",
                 view.name.as_str(),
@@ -105,7 +106,7 @@ async fn main() -> Result<ExitCode, Box<dyn Error>> {
                 seen.good,
                 seen.refused,
                 seen.failed,
-                seen.median(),
+                median,
                 view.breaker.state.as_str()
             );
             if view.name.as_str() != ILL {
