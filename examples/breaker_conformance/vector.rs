@@ -15,6 +15,10 @@ impl BadVector {
     pub(crate) fn new(file: &str, line: usize, what: impl fmt::Display) -> Self {
         Self { place: format!("{file}:{line}"), what: what.to_string() }
     }
+
+    fn of_file(file: &str, what: impl fmt::Display) -> Self {
+        Self { place: file.to_owned(), what: what.to_string() }
+    }
 }
 
 impl fmt::Display for BadVector {
@@ -178,16 +182,19 @@ pub(crate) struct Expectation {
 
 /// The scenarios of a file with their line numbers. Blank lines are no scenarios.
 pub(crate) fn read(file: &str) -> Result<Vec<(usize, Scenario)>, BadVector> {
-    let text = fs::read_to_string(file).map_err(|error| BadVector::new(file, 0, error))?;
+    let text = fs::read_to_string(file).map_err(|error| BadVector::of_file(file, error))?;
     let mut scenarios = Vec::new();
     for (index, text) in text.lines().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
         let line = index + 1;
-        let scenario: Scenario = serde_json::from_str(text).map_err(|error| BadVector::new(file, line, error))?;
+        let scenario: Scenario = serde_json::from_str(text).map_err(|error| {
+            // Each line is a document of its own: its parser counts from 1.
+            BadVector::new(file, line, error.to_string().replace(" at line 1 column", " at column"))
+        })?;
         check_order(&scenario).map_err(|what| BadVector::new(file, line, what))?;
         scenarios.push((line, scenario));
     }
     if scenarios.is_empty() {
-        return Err(BadVector::new(file, 0, "holds no scenario"));
+        return Err(BadVector::of_file(file, "holds no scenario"));
     }
     Ok(scenarios)
 }

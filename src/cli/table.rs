@@ -5,7 +5,7 @@ use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 /// A plain table with a head.
 pub(super) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(head.to_vec());
     for row in rows {
         table.add_row(row);

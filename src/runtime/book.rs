@@ -245,7 +245,7 @@ impl Book {
                     QuotaReset::In(wait) => wait,
                 };
                 let until = at.after(wait);
-                self.change(id, |breaker| breaker.open(Reason::QuotaSpent, Some(until), at).into_iter().collect());
+                self.change(id, |breaker| breaker.cool_down(until, at).into_iter().collect());
             }
         }
     }

@@ -19,7 +19,7 @@ use super::{
     supervisor::{Book, SupervisorMessage},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::clock::Timestamp,
     policy::{
         breaker::window::Source, bulkhead::Bulkhead, chance::Chance, restart::RestartLedger, retry::RetryBudget,
         verdict::Keyed,
@@ -147,10 +147,6 @@ impl Shared {
 
     pub(crate) fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn agent_name(&self, index: usize) -> Option<&Name> {
-        self.agents.get(index).map(|agent| &agent.settings.name)
     }
 }
 

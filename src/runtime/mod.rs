@@ -11,6 +11,7 @@ pub mod function_agent;
 pub mod handle;
 pub mod metric;
 pub mod ports;
+pub mod promise;
 pub mod run_handle;
 pub mod settings;
 

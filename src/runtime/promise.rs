@@ -48,8 +48,10 @@ impl Backend for Promised {
             let place = error.instance_path().to_string();
             let place = if place.is_empty() { "/".to_owned() } else { place };
             let rule = error.schema_path().to_string();
-            let mut failure =
-                AttemptFailure::new(Ending::BadReply, format!("the output is not of the promised shape: {place} breaks {rule}"));
+            let mut failure = AttemptFailure::new(
+                Ending::BadReply,
+                format!("the output is not of the promised shape: {place} breaks {rule}"),
+            );
             failure.status = reply.status;
             failure.usage = reply.usage;
             Err(failure)

@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Events that one run may have; pieces of content are left out beyond it, nothing else ever is.
-pub const EVENTS_MAX: usize = 20_000;
+pub(crate) const EVENTS_MAX: usize = 20_000;
 
 /// What a run is told between two turns of the orchestrator.
 pub(crate) enum Told {
@@ -153,9 +153,9 @@ impl RunCell {
         lock(&self.inner).plan.record()
     }
 
-    /// What each live step waits for.
-    pub(crate) fn why(&self) -> Vec<Why> {
-        if self.final_record().is_some() { Vec::new() } else { lock(&self.inner).plan.why() }
+    /// What it waits for; `None` once it is over.
+    pub(crate) fn why(&self) -> Option<Why> {
+        if self.final_record().is_some() { None } else { lock(&self.inner).plan.why() }
     }
 
     pub(crate) fn status(&self) -> Option<RunStatus> {

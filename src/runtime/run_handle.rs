@@ -134,8 +134,8 @@ impl RunHandle {
         self.cell.status()
     }
 
-    /// What each live step waits for.
-    pub fn why(&self) -> Vec<Why> {
+    /// What it waits for; `None` once it is over.
+    pub fn why(&self) -> Option<Why> {
         self.cell.why()
     }
 

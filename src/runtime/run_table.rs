@@ -12,11 +12,11 @@ use super::{core::lock, run_cell::RunCell};
 use crate::workflow::plan::action::StepKey;
 
 /// Runs that may be live at once.
-pub const RUNS_LIVE_MAX: usize = 100_000;
+pub(crate) const RUNS_LIVE_MAX: usize = 100_000;
 /// Finished runs that stay readable.
-pub const RUNS_KEPT_MAX: usize = 1_000;
+pub(crate) const RUNS_KEPT_MAX: usize = 1_000;
 /// Steps that may stand in the line.
-pub const LINE_MAX: usize = 1_000;
+pub(crate) const LINE_MAX: usize = 1_000;
 
 /// A place in the line: class first, then the age of the run, then order of arrival.
 pub(crate) type Place = (u8, u64, u64);

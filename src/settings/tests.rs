@@ -573,7 +573,7 @@ fn each_slip_is_named() {
         ),
         (
             breaker("consecutive_failures = 0"),
-            "agents.draft.breaker.consecutive_failures = 0: must be at least 1, or \"off\"",
+            "agents.draft.breaker.consecutive_failures = 0: must be 1 to 10000, or \"off\"",
         ),
         (
             breaker("trial_timeout = 'never'"),

@@ -13,6 +13,7 @@ pub mod secret;
 mod shared_cases;
 pub mod sse;
 pub mod stream;
+pub mod tap;
 pub mod template;
 #[cfg(test)]
 pub(crate) mod test_attempt;

@@ -29,6 +29,8 @@ pub const PARALLEL_MAX: u32 = 1_000;
 pub const REVISIONS_MAX: u32 = 20;
 /// The longest deadline of a run, and the longest of its timeouts.
 pub const DEADLINE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// The largest output of a step, in bytes of its JSON.
+pub const OUTPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The deadline of a run that names none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(15 * 60);
 /// Where a reviewer's score is found unless `revise.score` says otherwise.

@@ -13,6 +13,7 @@ pub mod hash;
 mod nearest;
 mod parse;
 
+pub mod plan;
 pub mod problem;
 mod references;
 mod toml_reader;

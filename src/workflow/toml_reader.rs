@@ -25,11 +25,6 @@ impl Fields<'_, '_> {
         self.path.child(key)
     }
 
-    /// Where it stands itself.
-    pub(super) fn own_path(&self) -> &KeyPath {
-        &self.path
-    }
-
     /// True if it has this key, whatever the value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)

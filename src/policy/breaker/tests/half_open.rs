@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         settings::{BreakerSettings, HalfOpenEnd, HalfOpenFrom},
-        state::{GateView, PassKind, Reason, StateName},
+        state::{GateView, Pass, PassKind, Reason, StateName},
     },
     Rig, outcome, seconds,
 };
@@ -38,9 +38,10 @@ fn exactly_five_trials_pass() {
         assert_eq!(refusal.until, Some(Timestamp::from_millis(90_000)), "the first trial's timeout is the next hope");
     }
     // Nor can an owner who was told of a sixth make it one.
-    let late = rig.acquire().unwrap_err();
-    rig.breaker.take_trial(999, rig.breaker.generation(), rig.now);
-    assert_eq!(rig.acquire().unwrap_err(), late);
+    let sixth = Pass { id: 999, generation: rig.breaker.generation(), kind: PassKind::Trial };
+    rig.breaker.take_trial(sixth.id, sixth.generation, rig.now);
+    assert!(rig.record(sixth, outcome('.')).stale);
+    assert_eq!(rig.counts(), (0, 0, 0, 0));
 }
 
 /// Plays trials until it decides; says the state and after how many.
@@ -167,10 +168,9 @@ fn an_undecided_half_open_state_ends_by_its_age() {
     let mut rig = half_open(limit(HalfOpenFrom::FirstTrial, HalfOpenEnd::Open));
     rig.wait(seconds(86_400)).is(StateName::HalfOpen);
     assert_eq!(rig.breaker.next_timer(), None, "nobody asked: it stays so, silently");
-    rig.acquire().unwrap();
-    rig.wait(seconds(299)).is(StateName::HalfOpen);
+    rig.play("x").wait(seconds(299)).is(StateName::HalfOpen);
     rig.wait(seconds(1)).is(StateName::Open);
-    assert_eq!(rig.transitions[0].reason, Reason::HalfOpenMax);
+    assert_eq!((rig.transitions[0].reason, rig.counts()), (Reason::HalfOpenMax, (1, 1, 1, 0)));
     assert_eq!(rig.breaker.snapshot().failure_share, None, "nothing was decided");
 
     let mut rig = half_open(limit(HalfOpenFrom::Entry, HalfOpenEnd::Open));

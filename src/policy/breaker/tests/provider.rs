@@ -125,11 +125,18 @@ fn a_healthy_light_model_keeps_it_closed() {
 }
 
 #[test]
-fn a_witness_needs_five_outcomes() {
-    for (well, state) in [(4, StateName::Open), (5, StateName::Closed)] {
+fn a_witness_has_five_outcomes_and_did_well_in_half_of_them() {
+    for (what, third, state) in [
+        ("four good ones", "....", StateName::Open),
+        ("five good ones", ".....", StateName::Closed),
+        ("three of six", "...xxx", StateName::Closed),
+        ("three of seven", "...xxxx", StateName::Open),
+        ("three of six were in time", "...sss", StateName::Closed),
+        ("two of six were in time", "..ssss", StateName::Open),
+    ] {
         let mut rig = provider(|settings| settings.consecutive_failures = None);
-        play(&mut rig, (0..well).map(|_| of_agent(2, 2, '.')));
-        play(&mut rig, (0..15 - well).map(|index| of_agent(index % 2, index % 2, 'x')));
-        assert_eq!(rig.state(), state, "{well} good outcomes of a third agent");
+        play(&mut rig, third.chars().map(|letter| of_agent(2, 2, letter)));
+        play(&mut rig, [0, 1, 0, 1, 0, 1, 0, 1].map(|agent| of_agent(agent, agent, 'x')));
+        assert_eq!(rig.state(), state, "a third agent with {what}");
     }
 }
