@@ -7,6 +7,7 @@
 pub mod builder;
 pub mod call;
 pub mod engine;
+pub mod function_agent;
 pub mod handle;
 pub mod metric;
 pub mod ports;
