@@ -10,7 +10,9 @@ mod input;
 mod main;
 mod progress;
 mod project;
+mod report;
 mod run_command;
+mod say;
 mod table;
 
 pub use main::main;
