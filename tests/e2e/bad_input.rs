@@ -131,7 +131,7 @@ fn configurations() {
             "[providers.x]\nkind = \"http\"\nbase_url = \"http://127.0.0.1:1\"\napi_key_env = \"NO_SUCH_KEY_HERE\"\n[agents.draft]\nprovider = \"x\"\n",
             &["NO_SUCH_KEY_HERE"],
         ),
-        ("[features.chat]\nslots = 3\n", &["watertight.toml:1", "not built yet"]),
+        ("[features.chat]\nslots = 3\n", &["watertight.toml:2", "features.chat", "not built yet"]),
     ] {
         check(&Case { config, want, ..SOUND });
     }
@@ -149,10 +149,10 @@ fn arguments() {
         (&["--with", "note=x"], &["--with note=x", "no input note", "notes"]),
         (&["--with", "notes=a", "--with", "notes=b"], &["--with notes", "twice"]),
         (&["--with", "notes=@nowhere.md"], &["nowhere.md"]),
-        (&["--set", "agents.draft.slots"], &["--set", "KEY=VALUE"]),
+        (&["--set", "agents.draft.slots"], &["--set", "key=value"]),
         (&["--set", "agents.draft.slotz=3"], &["--set", "slotz", "slots"]),
         (&["--set", "agents.draft.slots=many"], &["--set", "slots", "many"]),
-        (&["--deadline", "-5s"], &["--deadline"]),
+        (&["--deadline", "5"], &["--deadline 5"]),
         (&["--config", "nowhere.toml"], &["nowhere.toml"]),
         (&["--workflow", "nowhere.toml"], &["nowhere.toml"]),
     ] {

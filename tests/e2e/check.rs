@@ -34,7 +34,7 @@ fn every_value_says_where_it_comes_from() {
     for (key, value, origin) in [
         ("agents.meta.slots", "3", "--set agents.meta.slots"),
         ("agents.style.slots", "7", "WATERTIGHT_AGENTS__STYLE__SLOTS"),
-        ("agents.photos.slots", "4", "examples/momently/watertight.toml:7"),
+        ("agents.photos.slots", "4", "examples/momently/watertight.toml:6"),
         ("agents.draft.slots", "10", "default"),
         ("agents.draft.breaker.open", "45s", "--set defaults.breaker.open"),
         ("agents.draft.breaker.failure_share", "0.5", "default"),

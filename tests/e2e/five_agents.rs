@@ -106,7 +106,8 @@ fn an_ill_agent_gives_the_envelope_of_its_illness() {
         ("crawl", "latency = \"20s\"", "agents.style.timeout=300ms", "AGENT_TIMEOUT"),
         ("garbage", "garbage_share = 1.0", "", "AGENT_BAD_REPLY"),
         ("cut", "cut_share = 1.0", "", "AGENT_NETWORK_ERROR"),
-        ("429", "rate_limit_share = 1.0\nretry_after = 60", "", "AGENT_ERROR"),
+        ("429", "rate_limit_share = 1.0\nretry_after = 1", "", "AGENT_ERROR"),
+        ("quota", "rate_limit_share = 1.0\nretry_after = 3600", "", "QUOTA_SPENT"),
         ("422", "client_error_share = 1.0\nclient_error_status = 422", "", "AGENT_ERROR"),
     ] {
         let scripts = folder(&[("ill.toml", &format!("[[phase]]\n{script}\n"))]);
@@ -125,7 +126,7 @@ fn an_ill_agent_gives_the_envelope_of_its_illness() {
             _ => error["http_status"].as_u64(),
         };
         assert_eq!(error["http_status"].as_u64(), as_sent, "{name}: {error}");
-        assert_eq!(error["retryable"], name != "422", "{name}");
+        assert_eq!(error["retryable"], !matches!(name, "422" | "quota"), "{name}");
         assert_shows(json["output"]["markdown"].as_str().unwrap(), &PHOTOS);
     }
 }

@@ -33,8 +33,10 @@ fn ctrl_c_ends_the_run_and_its_call_upstream() {
         }
         let _ = tell.send("gone");
     });
+    // The others stay inside: the only provider would be everybody's.
     let config = format!(
-        "[providers.hanging]\nkind = \"http\"\nbase_url = \"http://{address}\"\n[agents.draft]\nprovider = \"hanging\"\n"
+        "[providers.hanging]\nkind = \"http\"\nbase_url = \"http://{address}\"\n[agents.draft]\nprovider = \"hanging\"\n{}",
+        ["style", "review", "meta"].map(|name| format!("[agents.{name}]\nprovider = \"embedded\"\n")).concat()
     );
     let project = folder(&[("hanging.toml", &config)]);
     let config = project.path().join("hanging.toml");
