@@ -30,9 +30,7 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Stop> {
 }
 
 async fn run_once(args: RunArgs) -> Result<(), Stop> {
-    let deadline = args.deadline.as_deref().map(duration::parse).transpose().map_err(|error| {
-        Stop::Usage(format!("--deadline {}: {error}", args.deadline.as_deref().unwrap_or_default()))
-    })?;
+    let deadline = args.deadline.as_deref().map(read_deadline).transpose()?;
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
@@ -41,16 +39,21 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
         say(&format!("watertight: warning: {warning}"));
     }
     let runtime = assemble::runtime(&project, &settings).await?;
-    let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
+    let request = RunRequest {
+        workflow: Arc::new(workflow),
+        input,
+        deadline: deadline.or(settings.run.deadline),
+        context: CallContext::default(),
+    };
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
     let record = follow(&run, args.quiet).await;
     let interrupted = record.is_none();
     runtime.stop(Duration::ZERO).await;
     let record = record.map_or_else(|| run.record(), |record| (*record).clone());
     if args.json {
-        report::show_json(&record, &settings)?
+        report::show_json(&record, &settings)?;
     } else {
-        report::show(&record, &settings)?
+        report::show(&record, &settings)?;
     }
     if interrupted {
         return Err(Stop::Interrupted);
@@ -59,6 +62,14 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
         RunStatus::Completed => Ok(()),
         RunStatus::CompletedDegraded => Err(Stop::Degraded),
         _ => Err(Stop::Failed),
+    }
+}
+
+fn read_deadline(text: &str) -> Result<Duration, Stop> {
+    match duration::parse(text) {
+        Ok(Duration::ZERO) => Err(Stop::Usage(format!("--deadline {text}: must be longer than 0"))),
+        Ok(deadline) => Ok(deadline),
+        Err(error) => Err(Stop::Usage(format!("--deadline {text}: {error}"))),
     }
 }
 

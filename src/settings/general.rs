@@ -14,8 +14,8 @@ pub const LIMIT_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// How runs go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSettings {
-    /// A run's time unless its workflow says otherwise.
-    pub deadline: Duration,
+    /// The most that a run may take where its caller names no deadline, if that was configured; its workflow's own holds beside it.
+    pub deadline: Option<Duration>,
     /// Language of texts for people.
     pub language: Language,
     /// Where photos were taken.
@@ -58,7 +58,7 @@ impl Default for Limits {
 /// Reads `[run]` and `[places]`.
 pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
     let mut run = root.table("run");
-    let deadline = run.duration("deadline", Duration::from_secs(15 * 60));
+    let deadline = run.duration_or_off("deadline", None);
     let language = run.choice("language", Language::En, &[("en", Language::En), ("ko", Language::Ko)], &[]);
     run.finish(&["cost_max", "calls_max", "tokens_max"]);
     let mut places = root.table("places");

@@ -151,7 +151,7 @@ kind = \"embedded\"
 
 const DEFAULTS: &str = "
 [run]
-# deadline = \"15m\"
+# deadline = \"off\"                       # a limit beside each workflow's own, as in \"1h\"
 # language = \"en\"                          # ko
 
 [places]

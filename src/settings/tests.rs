@@ -199,7 +199,7 @@ retryable = "/can~1retry"
 #[test]
 fn everything_that_is_set_arrives() {
     let settings = Given::config(RICH).settings();
-    assert_eq!(settings.run.deadline, SECONDS(600));
+    assert_eq!(settings.run.deadline, Some(SECONDS(600)));
     assert_eq!((settings.run.language, settings.run.places), (Language::Ko, PlaceSharing::Rounded));
     assert_eq!(settings.limits.input_file_bytes_max, 1_000_000);
     let local = settings.provider("local").unwrap();

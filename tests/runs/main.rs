@@ -2,6 +2,7 @@
 //! out, whatever dies meanwhile. Paused time throughout.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
 #[path = "../kit/mod.rs"]
 mod kit;
