@@ -7,7 +7,10 @@ mod kit;
 use std::{
     convert::Infallible,
     hint::black_box,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,12 +49,16 @@ fn supervised(criterion: &mut Criterion, tokio: &Tokio, runtime: &Runtime) {
     let mut group = criterion.benchmark_group("call");
     let handle = runtime.agent("draft").unwrap();
     for callers in CALLERS {
+        let refused = Arc::new(AtomicU64::new(0));
         kit::row(&mut group, &format!("watertight/{callers}_callers"), 1, |iterations| {
             kit::beside_each_other(tokio, callers, iterations, |share| {
-                let handle = handle.clone();
-                async move { kit::call_in_turn(&handle, share).await }
+                let (handle, refused) = (handle.clone(), Arc::clone(&refused));
+                async move {
+                    refused.fetch_add(kit::call_until_answered(&handle, share).await, Ordering::Relaxed);
+                }
             });
         });
+        println!("(refused for want of a slot: {})\n", refused.load(Ordering::Relaxed));
     }
     let shut = runtime.agent("review").unwrap();
     runtime.act("agent:review", BreakerAct::ForceOpen).unwrap();

@@ -30,8 +30,9 @@ const UPSTREAM: Duration = Duration::from_millis(20);
 const HEALTHY: [&str; 3] = ["style", "review", "meta"];
 const ILL: &str = "draft";
 const SLOTS: u32 = 10;
-/// Callers of each healthy agent, one after the other each: never more than its slots.
-const CALLERS: usize = 8;
+/// Callers of each healthy agent, one after the other each. A slot is free a moment after its caller has the answer, so there are twice
+/// as many slots.
+const CALLERS: usize = 5;
 /// Callers of the ill agent; most of them are refused, and come back after [`PAUSE`].
 const FLOOD: usize = 200;
 const PAUSE: Duration = Duration::from_millis(5);

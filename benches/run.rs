@@ -75,10 +75,10 @@ fn four_steps() -> Workflow {
         .deadline(Duration::from_secs(60))
         .input("notes", InputKind::Text)
         .step(StepBuilder::new("photos", "photos").input([("notes", "input.notes")]))
-        .step(StepBuilder::new("draft", "draft").input([("photos", "photos.output")]))
-        .step(StepBuilder::new("review", "review").input([("draft", "draft.output")]))
-        .step(StepBuilder::new("meta", "meta").input([("review", "review.output")]))
-        .output([("meta", "meta.output")])
+        .step(StepBuilder::new("draft", "draft").input([("photos", "steps.photos.output")]))
+        .step(StepBuilder::new("review", "review").input([("draft", "steps.draft.output")]))
+        .step(StepBuilder::new("meta", "meta").input([("review", "steps.review.output")]))
+        .output([("meta", "steps.meta.output")])
         .build(&agents())
         .unwrap()
 }
@@ -93,7 +93,7 @@ fn fan_out() -> Workflow {
                 .input([("item", "item")])
                 .map(MapDefinition::new("input.items", "item")),
         )
-        .output([("all", "photos.output")])
+        .output([("all", "steps.photos.output")])
         .build(&agents())
         .unwrap()
 }

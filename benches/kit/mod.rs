@@ -13,6 +13,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use watertight::{
     model::{
+        envelope::ErrorCode,
         name::Name,
         reply::{AttemptFailure, Reply},
     },
@@ -128,6 +129,19 @@ pub async fn call_in_turn(handle: &AgentHandle, calls: u64) {
     for _ in 0..calls {
         handle.call(request()).await.unwrap();
     }
+}
+
+/// The same; where no slot is free it calls again after the others had their turn. How many calls were refused.
+pub async fn call_until_answered(handle: &AgentHandle, calls: u64) -> u64 {
+    let mut refused = 0;
+    for _ in 0..calls {
+        while let Err(error) = handle.call(request()).await {
+            assert_eq!(error.envelope.error_code, ErrorCode::AgentBulkheadFull, "{error}");
+            refused += 1;
+            tokio::task::yield_now().await;
+        }
+    }
+    refused
 }
 
 /// Two worker threads, as on the smallest machine that this is for.
