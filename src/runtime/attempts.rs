@@ -143,10 +143,7 @@ impl Call {
             tenant: context.tenant.clone(),
             feature: context.feature.clone(),
             priority: context.priority.clone(),
-            timeouts: AttemptTimeouts {
-                first_token: settings.timeouts.first_token,
-                stall: settings.timeouts.stall,
-            },
+            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
         }
     }
@@ -246,7 +243,13 @@ impl Call {
         result
     }
 
-    fn write_down(&mut self, started: Timestamp, now: Timestamp, failure: Option<&AttemptFailure>, status: Option<u16>) {
+    fn write_down(
+        &mut self,
+        started: Timestamp,
+        now: Timestamp,
+        failure: Option<&AttemptFailure>,
+        status: Option<u16>,
+    ) {
         let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
         self.records.push(AttemptRecord {
             started_ms: self.shared.clock.unix_ms(started),

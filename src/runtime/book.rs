@@ -13,10 +13,7 @@ use super::{
     supervisor::Facts,
 };
 use crate::{
-    model::{
-        clock::Timestamp,
-        facts::QuotaReset,
-    },
+    model::{clock::Timestamp, facts::QuotaReset},
     policy::{
         breaker::{
             machine::Breaker,
@@ -89,7 +86,14 @@ impl Book {
         let name: Arc<str> = name.into();
         let gate = Arc::new(Gate::new(breaker.gate(), breaker.generation(), breaker.settings().trials));
         let metrics = EntryMetrics::of(&name);
-        let entry = Entry { name: Arc::clone(&name), breaker, gate: Arc::clone(&gate), members: Vec::new(), timer: None, metrics };
+        let entry = Entry {
+            name: Arc::clone(&name),
+            breaker,
+            gate: Arc::clone(&gate),
+            members: Vec::new(),
+            timer: None,
+            metrics,
+        };
         show_state(&entry);
         self.entries.push(entry);
         self.arm(id);

@@ -40,7 +40,10 @@ async fn a_cap_admits_exactly_itself() {
         let (got, held) = hold(&runtime, "draft", &backend, callers).await;
         assert_eq!(got, admitted, "cap {cap}");
         let refused = call(&runtime, "draft").await;
-        assert_eq!((code(&refused), detail(&refused, "compartment")), ("AGENT_BULKHEAD_FULL".into(), "agent:draft".into()));
+        assert_eq!(
+            (code(&refused), detail(&refused, "compartment")),
+            ("AGENT_BULKHEAD_FULL".into(), "agent:draft".into())
+        );
         let retry_after = refused.unwrap_err().envelope.retry_after.unwrap();
         assert!((1.0..=10.0).contains(&retry_after), "{retry_after}");
         drop(held);
@@ -117,7 +120,11 @@ async fn agents_of_a_provider_keep_their_guaranteed_shares() {
 async fn a_refusal_further_in_gives_the_providers_slot_back() {
     let mut small = agent("draft", "local");
     small.slots = 1;
-    let local = ProviderSettings { slots: Some(4), guaranteed: vec![(name("draft"), 0), (name("review"), 0)], ..provider("local") };
+    let local = ProviderSettings {
+        slots: Some(4),
+        guaranteed: vec![(name("draft"), 0), (name("review"), 0)],
+        ..provider("local")
+    };
     let (runtime, backends) = agents_on(local, vec![small, agent("review", "local")]).await;
     let (admitted, _held) = hold(&runtime, "draft", &backends[0], 50).await;
     assert_eq!(admitted, 1);

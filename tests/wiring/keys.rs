@@ -8,11 +8,7 @@ use watertight::{
         reply::AttemptFailure,
     },
     policy::breaker::state::{Reason, StateName},
-    runtime::{
-        engine::Runtime,
-        settings::ProviderSettings,
-        supervisor::BreakerAct,
-    },
+    runtime::{engine::Runtime, settings::ProviderSettings, supervisor::BreakerAct},
 };
 
 use crate::{
@@ -183,7 +179,8 @@ async fn the_later_deadline_wins() {
 /// Without a key the agent's target stands for it.
 #[tokio::test(start_paused = true)]
 async fn an_agent_without_a_key_answers_for_itself() {
-    let (runtime, backends) = agents_on(provider("vendor"), vec![agent("draft", "vendor"), agent("review", "vendor")]).await;
+    let (runtime, backends) =
+        agents_on(provider("vendor"), vec![agent("draft", "vendor"), agent("review", "vendor")]).await;
     backends[0].now(Answer::status(429));
     codes(&runtime, "draft", 10).await;
     assert_eq!(state(&runtime, "agent:draft"), StateName::Open);

@@ -5,12 +5,7 @@ use std::{sync::Arc, time::Duration};
 use watertight::{
     model::facts::{Ending, TimeoutKind},
     policy::breaker::state::StateName,
-    runtime::{
-        call::CallContext,
-        engine::Runtime,
-        settings::AgentSettings,
-        supervisor::BreakerAct,
-    },
+    runtime::{call::CallContext, engine::Runtime, settings::AgentSettings, supervisor::BreakerAct},
 };
 
 use crate::{
@@ -58,7 +53,8 @@ async fn another_call_has_another_idempotency_key_unless_the_caller_brings_one()
     for _ in 0..2 {
         call_with(&runtime, "draft", context()).await.unwrap();
     }
-    let keys: Vec<String> = backend.requests.lock().unwrap().iter().map(|request| request.idempotency_key.clone()).collect();
+    let keys: Vec<String> =
+        backend.requests.lock().unwrap().iter().map(|request| request.idempotency_key.clone()).collect();
     assert_ne!(keys[0], keys[1]);
     assert_eq!(keys[2..], ["mine", "mine"]);
 }
@@ -227,6 +223,7 @@ async fn attempts_and_pauses_stay_inside_the_call() {
     let failed = call(&runtime, "draft").await;
     // Attempts at 0 and 8 s; the second is cut at 10 s.
     assert_eq!((backend.count(), before.elapsed(), code(&failed).as_str()), (2, s(10), "AGENT_TIMEOUT"));
-    let deadlines: Vec<u64> = backend.requests.lock().unwrap().iter().map(|request| request.deadline.as_secs()).collect();
+    let deadlines: Vec<u64> =
+        backend.requests.lock().unwrap().iter().map(|request| request.deadline.as_secs()).collect();
     assert_eq!(deadlines, [10, 2]);
 }
