@@ -10,3 +10,16 @@ pub mod workflow;
 
 #[cfg(feature = "runtime")]
 pub mod runtime;
+
+#[cfg(feature = "runtime")]
+pub mod agents;
+#[cfg(feature = "runtime")]
+pub mod settings;
+#[cfg(feature = "http")]
+pub mod transport;
+
+#[cfg(feature = "serve")]
+pub mod serve;
+
+#[cfg(feature = "cli")]
+pub mod cli;

@@ -1,6 +1,8 @@
 //! The words of the domain: plain values that every floor above may name. Serde only; nothing here decides anything.
 
 pub mod clock;
+pub mod contract;
+pub mod duration;
 pub mod envelope;
 pub mod event;
 pub mod facts;

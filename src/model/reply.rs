@@ -68,6 +68,8 @@ pub struct AttemptFailure {
     pub status: Option<u16>,
     /// How long the other side asks us to stay away.
     pub retry_after: Option<Duration>,
+    /// The other side's word on trying again now (`x-should-retry`), beside the envelope's on whether a later call can succeed.
+    pub should_retry: Option<bool>,
     /// Tokens that the failed attempt is known to have used.
     pub usage: Option<Usage>,
 }
@@ -82,6 +84,7 @@ impl AttemptFailure {
             upstream_code: None,
             status: None,
             retry_after: None,
+            should_retry: None,
             usage: None,
         }
     }

@@ -7,6 +7,7 @@ pub mod bulkhead;
 pub mod chance;
 pub mod restart;
 pub mod retry;
+pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
 pub mod slow;

@@ -106,7 +106,9 @@ fn judge_status(
         429 => of_key(SOFT, quota_spent.map_or(KeyAct::None, KeyAct::Cool), keyed),
         402 if quota_spent.is_some() => of_key(SOFT, quota_spent.map_or(KeyAct::None, KeyAct::Cool), keyed),
         // Row 4.
-        401 | 403 if keyed == Keyed::Yes && !of_content => Judgement { key_act: KeyAct::Reject, ..ignored },
+        401 | 403 if keyed == Keyed::Yes && !of_content && retryable != Some(true) => {
+            Judgement { key_act: KeyAct::Reject, ..ignored }
+        }
         400..=499 if of_content || retryable != Some(true) => ignored,
         // Row 5 (other 4xx, to be tried again) and row 7 (what has no row of its own).
         _ => Judgement { target: SOFT, ..ignored },
@@ -211,6 +213,7 @@ mod tests {
         assert_eq!(judge(&status(401, None), Keyed::No), Judgement::IGNORED);
         assert_eq!(judge(&status(401, None), Keyed::Yes).key_act, KeyAct::Reject);
         assert_eq!(judge(&status(403, Some(false)), Keyed::Yes).key_act, KeyAct::Reject);
+        assert_eq!(judge(&status(403, Some(true)), Keyed::Yes), Judgement { target: SOFT, ..Judgement::IGNORED });
     }
 
     #[test]

@@ -23,9 +23,4 @@ impl<M: ractor::Message> Address<M> {
     pub(crate) fn cast(&self, message: M) -> bool {
         self.actor.load().as_ref().is_some_and(|actor| actor.cast(message).is_ok())
     }
-
-    /// The actor's cell, for supervision.
-    pub(crate) fn cell(&self) -> Option<ractor::ActorCell> {
-        self.actor.load().as_ref().map(|actor| actor.get_cell())
-    }
 }

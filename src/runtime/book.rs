@@ -34,6 +34,7 @@ pub struct BreakerEvent {
     pub breaker: Arc<str>,
     /// What changed.
     pub transition: Transition,
+    pub(crate) id: BreakerId,
 }
 
 pub(crate) struct Entry {
@@ -211,7 +212,7 @@ impl Book {
         let members = if closed { entry.members.clone() } else { Vec::new() };
         for transition in transitions {
             tell(&entry.name, transition);
-            self.news.push(BreakerEvent { breaker: Arc::clone(&entry.name), transition });
+            self.news.push(BreakerEvent { breaker: Arc::clone(&entry.name), transition, id });
         }
         self.arm(id);
         // What closed explains what those below it went through: they begin empty.
@@ -285,7 +286,7 @@ impl Book {
                     QuotaReset::In(wait) => wait,
                 };
                 let until = at.after(wait);
-                self.change(id, |breaker| breaker.open(Reason::QuotaSpent, Some(until), at).into_iter().collect());
+                self.change(id, |breaker| breaker.cool_down(until, at).into_iter().collect());
             }
         }
     }

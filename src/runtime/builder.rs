@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64},
+        atomic::{AtomicBool, AtomicU32, AtomicU64},
     },
     time::Duration,
 };
@@ -166,6 +166,7 @@ impl RuntimeBuilder {
             stopping: CancellationToken::new(),
             aborting: CancellationToken::new(),
             line_length: AtomicU32::new(0),
+            line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use metrics::{Counter, Gauge, Histogram};
@@ -19,7 +19,7 @@ use super::{
     supervisor::{Book, SupervisorMessage},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::clock::Timestamp,
     policy::{
         breaker::window::Source, bulkhead::Bulkhead, chance::Chance, restart::RestartLedger, retry::RetryBudget,
         verdict::Keyed,
@@ -131,6 +131,8 @@ pub(crate) struct Shared {
     pub(crate) aborting: CancellationToken,
     /// Steps that wait for a slot; written by the orchestrator. A freed slot is told only while somebody waits.
     pub(crate) line_length: AtomicU32,
+    /// The orchestrator was told of a free slot and has not looked yet.
+    pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
 }
 
@@ -145,10 +147,6 @@ impl Shared {
 
     pub(crate) fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn agent_name(&self, index: usize) -> Option<&Name> {
-        self.agents.get(index).map(|agent| &agent.settings.name)
     }
 }
 

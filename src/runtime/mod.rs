@@ -10,6 +10,8 @@ pub mod engine;
 pub mod handle;
 pub mod metric;
 pub mod ports;
+pub mod promise;
+pub mod run_handle;
 pub mod settings;
 
 pub mod book;
@@ -24,4 +26,7 @@ mod orchestrator;
 mod permit;
 mod refusal;
 mod root;
+mod run_call;
+mod run_cell;
+mod run_gates;
 mod run_table;

@@ -1,22 +1,354 @@
-//! x
-use super::{core::Shared, run_table::RunTable};
+//! The orchestrator actor: it alone moves the plans of runs. It feeds each plan what happened and does what the plan says; it waits for
+//! nothing and nobody. Plans, inboxes and the line live outside it, so that its successor goes on where it fell.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
+
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use std::sync::Arc;
+
+use super::{
+    core::{AgentCore, BreakerId, Shared, lock},
+    handle::AgentHandle,
+    metric,
+    refusal::Refusal,
+    run_call,
+    run_cell::{RunCell, RunInner, Told},
+    run_gates::LiveGates,
+    run_table::{RunTable, Waiting},
+};
+use crate::{
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        event::EventType,
+        run::{RunRecord, RunStatus},
+    },
+    workflow::plan::action::{Action, CallFailed, CallRequest},
+};
+
+/// What the orchestrator is told. All one-way.
 pub(crate) enum OrchestratorMessage {
-    GateChanged,
+    /// This run has something in its inbox.
+    Wake(Arc<RunCell>),
+    /// A gate shows something else.
+    GateChanged(BreakerId),
+    /// A slot is free, and somebody waited for one.
     SlotFreed,
+    /// Die, as a fault would make it.
     Crash,
 }
+
+/// The actor.
 pub(crate) struct OrchestratorActor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Arc<RunTable>,
 }
+
 impl Actor for OrchestratorActor {
     type Msg = OrchestratorMessage;
     type State = ();
     type Arguments = ();
+
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
-        self.shared.orchestrator.set(myself);
+        self.shared.orchestrator.set(myself.clone());
+        // Whatever was told while nobody was here.
+        for run in self.runs.live() {
+            let _ = myself.cast(OrchestratorMessage::Wake(run));
+        }
+        let _ = myself.cast(OrchestratorMessage::SlotFreed);
         Ok(())
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<Self::Msg>,
+        message: OrchestratorMessage,
+        (): &mut (),
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            OrchestratorMessage::Wake(run) => self.turn(&run),
+            OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
+            OrchestratorMessage::SlotFreed => self.serve_line(),
+            OrchestratorMessage::Crash => return Err("told to crash".into()),
+        }
+        Ok(())
+    }
+}
+
+impl OrchestratorActor {
+    /// Reads a run's inbox and does what its plan says, until both are quiet.
+    fn turn(&self, run: &Arc<RunCell>) {
+        if run.final_record().is_some() {
+            return;
+        }
+        if run.inner.is_poisoned() {
+            // A turn of this run killed an orchestrator: it is not tried on the next one.
+            self.fail(run, "the run's plan panicked");
+            return;
+        }
+        let mut lined = false;
+        {
+            let mut inner = run.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some(told) = run.take_told() {
+                let actions = self.feed(&mut inner, told);
+                lined |= self.perform(run, &mut inner, actions);
+                if run.final_record().is_some() {
+                    break;
+                }
+            }
+        }
+        if lined {
+            // A slot may have become free before the step stood in the line.
+            self.serve_line();
+        }
+    }
+
+    fn feed(&self, inner: &mut RunInner, told: Told) -> Vec<Action> {
+        let now = self.shared.now();
+        let gates = LiveGates { shared: &self.shared };
+        match told {
+            Told::Start => inner.plan.start(now, &gates),
+            Told::Replied(key, result) => {
+                // A reply of a call that was aborted meanwhile is nobody's.
+                if inner.calls.remove(&key).is_none() {
+                    return Vec::new();
+                }
+                inner.plan.replied(key, run_call::as_plan_result(*result), now, &gates)
+            }
+            Told::Woken => inner.plan.wake(now, &gates),
+            Told::Cancelled => inner.plan.cancel(now),
+            Told::GateChanged(agent) => inner.plan.gate_changed(&agent, now, &gates),
+        }
+    }
+
+    /// Does what the plan says, and what that leads to at once. True if a step joined the line.
+    fn perform(&self, run: &Arc<RunCell>, inner: &mut RunInner, actions: Vec<Action>) -> bool {
+        let mut lined = false;
+        let mut todo = VecDeque::from(actions);
+        while let Some(action) = todo.pop_front() {
+            let refused = match action {
+                Action::Emit(event) => {
+                    run.append(&self.shared, event.kind, event.step, event.data);
+                    None
+                }
+                Action::Call(request) => self.call(run, inner, &request).err().map(|failed| (request.key, failed)),
+                Action::Line(request) => {
+                    let joined = self.join_line(run, &request);
+                    lined |= joined.is_ok();
+                    joined.err().map(|failed| (request.key, failed))
+                }
+                Action::WakeAt(at) => {
+                    self.wake_at(run, inner, at);
+                    None
+                }
+                Action::Abort(key) => {
+                    if let Some(abort) = inner.calls.remove(&key) {
+                        abort.cancel();
+                    }
+                    lock(&self.runs.line).remove(run, key);
+                    self.show_line();
+                    None
+                }
+                Action::Finished => {
+                    self.finish(run, inner);
+                    None
+                }
+            };
+            if let Some((key, failed)) = refused {
+                let gates = LiveGates { shared: &self.shared };
+                todo.extend(inner.plan.replied(key, Err(failed), self.shared.now(), &gates));
+            }
+        }
+        lined
+    }
+
+    /// Makes a call unless somebody who waits for the same agent comes first.
+    fn call(&self, run: &Arc<RunCell>, inner: &mut RunInner, request: &CallRequest) -> Result<(), CallFailed> {
+        let agent = self.agent_of(request)?;
+        if self.shared.line_length.load(Ordering::Acquire) > 0
+            && lock(&self.runs.line).somebody_before(run, agent.index)
+        {
+            let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, "older runs wait for this agent")
+                .with_agent(agent.settings.name.as_str())
+                .with_retry_after(1.0);
+            return Err(run_call::own_refusal(envelope));
+        }
+        self.try_call(run, inner, agent, request)
+    }
+
+    /// Makes a call, or says why it was refused.
+    fn try_call(
+        &self,
+        run: &Arc<RunCell>,
+        inner: &mut RunInner,
+        agent: &Arc<AgentCore>,
+        request: &CallRequest,
+    ) -> Result<(), CallFailed> {
+        let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
+        let context = run_call::context_of(run, &inner.plan, request);
+        match handle.admit(&context) {
+            Ok(permit) => {
+                let abort = run.ended.child_token();
+                inner.calls.insert(request.key, abort.clone());
+                let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
+                run_call::start(handle, permit, context, run, step, request, abort);
+                Ok(())
+            }
+            // Standing in the line is no refusal, so it is not counted as one.
+            Err(refusal @ Refusal::Bulkhead { .. }) => {
+                Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
+            }
+            Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal).envelope)),
+        }
+    }
+
+    fn agent_of(&self, request: &CallRequest) -> Result<&Arc<AgentCore>, CallFailed> {
+        self.shared.agent(request.agent.as_str()).ok_or_else(|| {
+            let message = format!("agent {} is not here", request.agent);
+            run_call::not_resendable(Envelope::new(ErrorCode::NotFound, message))
+        })
+    }
+
+    fn join_line(&self, run: &Arc<RunCell>, request: &CallRequest) -> Result<(), CallFailed> {
+        let agent = self.agent_of(request)?.index;
+        let joined = lock(&self.runs.line).join(Waiting { run: Arc::clone(run), key: request.key, agent });
+        self.show_line();
+        if joined {
+            return Ok(());
+        }
+        let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, "the line for slots is full")
+            .with_agent(request.agent.as_str())
+            .with_detail("compartment", "line");
+        Err(run_call::not_resendable(envelope))
+    }
+
+    /// Gives free slots to those who wait: the oldest run of the highest class first, whoever has every slot it lacks.
+    fn serve_line(&self) {
+        self.shared.line_woken.store(false, Ordering::Release);
+        let mut full: HashSet<usize> = HashSet::new();
+        loop {
+            let first = lock(&self.runs.line).first(|agent| !full.contains(&agent));
+            let Some((place, waiting)) = first else { break };
+            if self.serve(&waiting) {
+                lock(&self.runs.line).leave(place);
+            } else {
+                full.insert(waiting.agent);
+            }
+        }
+        self.show_line();
+    }
+
+    /// False if there is no slot for it; true if it stands in the line no longer.
+    fn serve(&self, waiting: &Waiting) -> bool {
+        let Waiting { run, key, agent } = waiting;
+        if run.final_record().is_some() || run.inner.is_poisoned() {
+            return true;
+        }
+        let mut inner = lock(&run.inner);
+        let (Some(request), Some(agent)) = (inner.plan.request(*key), self.shared.agents.get(*agent)) else {
+            return true;
+        };
+        match self.try_call(run, &mut inner, agent, &request) {
+            Ok(()) => {
+                inner.plan.line_left(*key, self.shared.now());
+                true
+            }
+            Err(failed) if failed.envelope.error_code == ErrorCode::AgentBulkheadFull => false,
+            Err(failed) => {
+                let gates = LiveGates { shared: &self.shared };
+                let actions = inner.plan.replied(*key, Err(failed), self.shared.now(), &gates);
+                self.perform(run, &mut inner, actions);
+                true
+            }
+        }
+    }
+
+    fn show_line(&self) {
+        let length = lock(&self.runs.line).len();
+        self.shared.line_length.store(u32::try_from(length).unwrap_or(u32::MAX), Ordering::Release);
+        metric::set(metric::LINE_LENGTH, Vec::new(), length as f64);
+    }
+
+    fn gate_changed(&self, breaker: BreakerId) {
+        let behind: Vec<_> = self
+            .shared
+            .agents
+            .iter()
+            .filter(|agent| {
+                let provider = &agent.provider;
+                let guards = [provider.guard.as_ref(), provider.key_guard.as_ref(), Some(&agent.guard)];
+                guards.into_iter().flatten().any(|guard| guard.id == breaker)
+            })
+            .map(|agent| agent.settings.name.clone())
+            .collect();
+        let mut runs = self.runs.live();
+        // Trials are few: the oldest runs come first.
+        runs.sort_by_key(|run| (run.class, run.number));
+        for run in runs {
+            for agent in &behind {
+                run.tell(Told::GateChanged(agent.clone()));
+            }
+            self.turn(&run);
+        }
+    }
+
+    fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {
+        if let Some(earlier) = inner.wake.take() {
+            earlier.abort();
+        }
+        let (shared, run) = (Arc::clone(&self.shared), Arc::clone(run));
+        let wait = at.since(shared.now());
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            run.tell(Told::Woken);
+            shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
+        });
+        inner.wake = Some(timer.abort_handle());
+    }
+
+    fn finish(&self, run: &Arc<RunCell>, inner: &mut RunInner) {
+        let record = inner.plan.record();
+        for (_, abort) in inner.calls.drain() {
+            abort.cancel();
+        }
+        if let Some(timer) = inner.wake.take() {
+            timer.abort();
+        }
+        self.retire(run, record);
+    }
+
+    /// Ends a run whose plan is broken: what it says of itself may be wrong, so as little of it as possible is asked.
+    fn fail(&self, run: &Arc<RunCell>, message: &str) {
+        let envelope = Envelope::new(ErrorCode::Internal, message);
+        let recorded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock(&run.inner).plan.record()));
+        let Ok(mut record) = recorded else {
+            tracing::error!(run = run.id, "a run's plan is broken beyond a record");
+            lock(&self.runs.line).remove_all(run);
+            run.ended.cancel();
+            self.runs.retire(&run.id);
+            return;
+        };
+        let data = serde_json::json!({ "status": RunStatus::Failed, "error": envelope });
+        run.append(&self.shared, EventType::RunFinished, None, data);
+        record.status = RunStatus::Failed;
+        record.error = Some(envelope);
+        record.ended_ms = Some(self.shared.clock.unix_ms(self.shared.now()));
+        self.retire(run, record);
+    }
+
+    fn retire(&self, run: &Arc<RunCell>, record: RunRecord) {
+        let status = metrics::Label::from_static_parts("status", record.status.as_str());
+        metric::count(metric::RUNS, vec![status], 1);
+        for step in &record.steps {
+            let status = metrics::Label::from_static_parts("status", step.status.as_str());
+            metric::count(metric::STEPS, vec![status], 1);
+        }
+        lock(&self.runs.line).remove_all(run);
+        self.show_line();
+        run.finish(record);
+        self.runs.retire(&run.id);
+        metric::set(metric::RUNS_LIVE, Vec::new(), self.runs.live_count() as f64);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    core::{AgentCore, BreakerId, Guard, Shared, lock},
+    core::{AgentCore, Guard, Shared, lock},
     orchestrator::OrchestratorMessage,
     supervisor::SupervisorMessage,
 };
@@ -43,7 +43,8 @@ impl Drop for Lease {
         let held_ms = u64::try_from(now.since(self.taken).as_millis()).unwrap_or(u64::MAX);
         let total_ms = agent.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
         agent.metrics.slot_seconds.absolute(total_ms / 1_000);
-        if self.shared.line_length.load(Ordering::Acquire) > 0 {
+        let waited_for = self.shared.line_length.load(Ordering::Acquire) > 0;
+        if waited_for && !self.shared.line_woken.swap(true, Ordering::AcqRel) {
             self.shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
         }
     }
@@ -81,9 +82,10 @@ impl GatePass {
     /// Gives a trial back: to the gate at once, to the breaker by message.
     fn release(&self, shared: &Shared) {
         if self.pass.kind == PassKind::Trial {
-            self.guard.gate.give_back(self.pass.generation);
+            // The message first: whoever takes the trial again must not be heard of before it was given back.
             let at = shared.now();
             shared.supervisor.cast(SupervisorMessage::Released { breaker: self.guard.id, pass: self.pass, at });
+            self.guard.gate.give_back(self.pass.generation);
         }
     }
 }
@@ -156,11 +158,6 @@ impl Permit {
     /// The outcome was judged: the breakers know what became of the trials.
     pub(crate) fn settle(mut self) {
         self.settled = true;
-    }
-
-    /// The breakers that this call passed.
-    pub(crate) fn breakers(&self) -> impl Iterator<Item = BreakerId> + '_ {
-        self.passes.all().map(|passed| passed.guard.id)
     }
 }
 

@@ -1,3 +1,134 @@
-//! x
+//! All runs of a runtime, and the line of steps that lack only a slot. Both outlive the orchestrator.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::{core::lock, run_cell::RunCell};
+use crate::workflow::plan::action::StepKey;
+
+/// Runs that may be live at once.
+pub(crate) const RUNS_LIVE_MAX: usize = 100_000;
+/// Finished runs that stay readable.
+pub(crate) const RUNS_KEPT_MAX: usize = 1_000;
+/// Steps that may stand in the line.
+pub(crate) const LINE_MAX: usize = 1_000;
+
+/// A place in the line: class first, then the age of the run, then order of arrival.
+pub(crate) type Place = (u8, u64, u64);
+
+/// The runs.
 #[derive(Default)]
-pub(crate) struct RunTable;
+pub(crate) struct RunTable {
+    runs: Mutex<Runs>,
+    numbers: AtomicU64,
+    /// Moved by the orchestrator only.
+    pub(crate) line: Mutex<Line>,
+}
+
+#[derive(Default)]
+struct Runs {
+    live: HashMap<String, Arc<RunCell>>,
+    kept: HashMap<String, Arc<RunCell>>,
+    kept_order: VecDeque<String>,
+}
+
+/// Steps that wait for a slot.
+#[derive(Default)]
+pub(crate) struct Line {
+    waiting: BTreeMap<Place, Waiting>,
+    arrivals: u64,
+}
+
+/// One of them.
+#[derive(Clone)]
+pub(crate) struct Waiting {
+    pub(crate) run: Arc<RunCell>,
+    pub(crate) key: StepKey,
+    pub(crate) agent: usize,
+}
+
+impl Line {
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// False if the line is full.
+    pub(crate) fn join(&mut self, waiting: Waiting) -> bool {
+        if self.waiting.len() >= LINE_MAX {
+            return false;
+        }
+        self.arrivals += 1;
+        self.waiting.insert((waiting.run.class, waiting.run.number, self.arrivals), waiting);
+        true
+    }
+
+    /// The first of those for whose agent `may` says so.
+    pub(crate) fn first(&self, may: impl Fn(usize) -> bool) -> Option<(Place, Waiting)> {
+        self.waiting.iter().find(|(_, waiting)| may(waiting.agent)).map(|(place, waiting)| (*place, waiting.clone()))
+    }
+
+    pub(crate) fn leave(&mut self, place: Place) {
+        self.waiting.remove(&place);
+    }
+
+    /// Whether somebody of another run, who comes before `run`, waits for `agent`.
+    pub(crate) fn somebody_before(&self, run: &RunCell, agent: usize) -> bool {
+        let own = (run.class, run.number, u64::MAX);
+        self.waiting.range(..own).any(|(_, waiting)| waiting.run.number != run.number && waiting.agent == agent)
+    }
+
+    pub(crate) fn remove(&mut self, run: &RunCell, key: StepKey) {
+        self.waiting.retain(|_, waiting| waiting.run.number != run.number || waiting.key != key);
+    }
+
+    pub(crate) fn remove_all(&mut self, run: &RunCell) {
+        self.waiting.retain(|_, waiting| waiting.run.number != run.number);
+    }
+}
+
+impl RunTable {
+    pub(crate) fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// False if too many are live.
+    pub(crate) fn add(&self, run: &Arc<RunCell>) -> bool {
+        let mut runs = lock(&self.runs);
+        if runs.live.len() >= RUNS_LIVE_MAX {
+            return false;
+        }
+        runs.live.insert(run.id.clone(), Arc::clone(run));
+        true
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<Arc<RunCell>> {
+        let runs = lock(&self.runs);
+        runs.live.get(id).or_else(|| runs.kept.get(id)).map(Arc::clone)
+    }
+
+    pub(crate) fn live(&self) -> Vec<Arc<RunCell>> {
+        lock(&self.runs).live.values().map(Arc::clone).collect()
+    }
+
+    pub(crate) fn live_count(&self) -> usize {
+        lock(&self.runs).live.len()
+    }
+
+    /// A run ended: it stays readable for a while.
+    pub(crate) fn retire(&self, id: &str) {
+        let mut runs = lock(&self.runs);
+        let Some(run) = runs.live.remove(id) else { return };
+        runs.kept_order.push_back(id.to_owned());
+        runs.kept.insert(id.to_owned(), run);
+        while runs.kept_order.len() > RUNS_KEPT_MAX {
+            if let Some(oldest) = runs.kept_order.pop_front() {
+                runs.kept.remove(&oldest);
+            }
+        }
+    }
+}

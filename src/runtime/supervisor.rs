@@ -109,7 +109,7 @@ impl Actor for SupervisorActor {
             (book.take_news(), book.next_timer())
         };
         for event in news {
-            self.shared.orchestrator.cast(OrchestratorMessage::GateChanged);
+            self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(event.id));
             // Nobody may be listening.
             let _ = self.events.send(event);
         }

@@ -7,6 +7,7 @@ use super::{
     fate,
     settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Scope},
     state::{Effect, GateView, Outcome, Pass, PassKind, Reason, Refusal, Snapshot, StateName, Transition},
+    streak::Streak,
     trials::{Decision, Trials},
     window::{Counts, Mark, Source, Window},
 };
@@ -15,55 +16,49 @@ use crate::{
     policy::{chance::Chance, setting::InvalidSetting, verdict::Verdict},
 };
 
-/// Longest streak that is counted; further failures change nothing.
-const STREAK_MAX: u32 = 1_000_000;
+/// A breaker that nobody looked at for long goes through so many missed changes one by one, each at its own time; what is due after
+/// that happens now. Only a half-open state that ends by its age without being asked can miss so many.
+const CATCH_UP_ROUNDS_MAX: usize = 1_000;
 
 /// One breaker.
 #[derive(Debug, Clone)]
 pub struct Breaker {
-    settings: BreakerSettings,
+    pub(super) settings: BreakerSettings,
     scope: Scope,
-    chance: Chance,
-    generation: u32,
-    state: State,
-    window: Window,
-    streak: Streak,
+    pub(super) chance: Chance,
+    pub(super) generation: u32,
+    pub(super) state: State,
+    pub(super) window: Window,
+    pub(super) streak: Streak,
     /// Openings since it was last closed: what `open_growth` grows with.
-    openings: u32,
+    pub(super) openings: u32,
     /// Thresholds that are exceeded in a metrics-only state and were told already.
-    told: bool,
+    pub(super) told: Vec<Reason>,
 }
 
 #[derive(Debug, Clone)]
-enum State {
+pub(super) enum State {
     Closed,
-    Open { until: Timestamp, reason: Reason, shown: Counts },
+    Open { until: Timestamp, reason: Reason, shown: Shown },
     HalfOpen { entered: Timestamp, reason: Reason, trials: Trials },
     ForcedOpen { reason: Reason, until: Option<Timestamp> },
     Disabled,
     MetricsOnly,
 }
 
-/// Hard failures in a row.
-#[derive(Debug, Clone, Default)]
-struct Streak {
-    count: u32,
-    sources: Vec<u16>,
-    any_connected: bool,
-}
-
-/// A change that the present state does not allow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a breaker that is {from:?} cannot become {to:?}")]
-pub struct IllegalTransition {
-    from: StateName,
-    to: StateName,
+/// What it had measured when it opened, for people to see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shown {
+    pub(super) counts: Counts,
+    /// From how many outcomes on those counts were judged.
+    pub(super) calls_min: u32,
 }
 
 impl Breaker {
-    /// A breaker of this scope in the state that `settings.mode` says. Refuses settings that break a rule with the first such rule.
+    /// A breaker of this scope in the state that `settings.mode` says. Refuses settings that it could not work with, by the first
+    /// such rule.
     pub fn try_new(settings: BreakerSettings, scope: Scope, chance: Chance) -> Result<Self, InvalidSetting> {
-        if let Some(broken) = settings.check().into_iter().next() {
+        if let Some(broken) = settings.check_workable().into_iter().next() {
             return Err(broken);
         }
         let state = match settings.mode {
@@ -82,7 +77,7 @@ impl Breaker {
             window,
             streak: Streak::default(),
             openings: 0,
-            told: false,
+            told: Vec::new(),
         })
     }
 
@@ -120,11 +115,11 @@ impl Breaker {
         }
     }
 
-    /// How it looks now.
+    /// How it looks as of the last moment that it was handed.
     pub fn snapshot(&self) -> Snapshot {
         let (counts, calls_min) = match &self.state {
             State::HalfOpen { trials, .. } => (trials.counts(), self.settings.trials),
-            State::Open { shown, .. } => (*shown, self.settings.calls_min.min(self.settings.trials)),
+            State::Open { shown, .. } => (shown.counts, shown.calls_min),
             _ => (self.window.totals(), self.settings.calls_min),
         };
         Snapshot {
@@ -149,15 +144,21 @@ impl Breaker {
         }
     }
 
-    /// Fires every timer that is due at `now`, in their order, each at its own time.
+    /// Fires every timer that is due at `now`, in their order, each at its own time, and forgets outcomes that are too old.
     pub fn tick(&mut self, now: Timestamp) -> Vec<Transition> {
         let mut transitions = Vec::new();
-        // Each round leaves a state or settles a trial, so the rounds are bounded by trials; the bound is a proof, not a hope.
-        for _ in 0..=2 * (self.settings.trials as usize + 1) {
+        let trials = self.settings.trials as usize;
+        let at_own_time = CATCH_UP_ROUNDS_MAX + trials;
+        // Each round leaves a state or settles a trial. Once they fire at `now`, at most all trials, the half-open state and an open one
+        // are left, and every state entered at `now` ends later.
+        for round in 0..at_own_time + trials + 2 {
             match self.next_timer() {
-                Some(due) if due <= now => transitions.extend(self.fire(due)),
+                Some(due) if due <= now => transitions.extend(self.fire(if round < at_own_time { due } else { now })),
                 _ => break,
             }
+        }
+        if self.measures() {
+            self.window.prune(now);
         }
         transitions
     }
@@ -190,12 +191,14 @@ impl Breaker {
         }
     }
 
-    /// Call `id` took a trial of `generation` at `now`.
+    /// Call `id` took a trial of `generation` at `now`. Nothing happens if the state has changed meanwhile or none is free.
     pub fn take_trial(&mut self, id: u64, generation: u32, now: Timestamp) {
         if generation != self.generation {
             return;
         }
-        if let State::HalfOpen { trials, .. } = &mut self.state {
+        if let State::HalfOpen { trials, .. } = &mut self.state
+            && trials.free(self.settings.trials) > 0
+        {
             trials.start(id, now);
         }
     }
@@ -203,12 +206,12 @@ impl Breaker {
     /// An attempt of `pass` ran past the slow threshold and is still in flight: counts as slow from now on. Closed state only.
     pub fn aged(&mut self, pass: Pass, source: Source, now: Timestamp) -> Effect {
         let mut effect = Effect { transitions: self.tick(now), ..Effect::default() };
-        if pass.generation != self.generation || !self.measures() {
+        if pass.generation != self.generation {
             effect.stale = true;
-            return effect;
+        } else if self.measures() {
+            self.window.record_pending(pass.id, now, source);
+            self.judge(now, &mut effect);
         }
-        self.window.record_pending(pass.id, now, source);
-        self.judge(now, &mut effect);
         effect
     }
 
@@ -260,91 +263,16 @@ impl Breaker {
         effect
     }
 
-    /// Opens for the configured time, or until `until` if given. An open breaker only ever stays open longer.
-    pub fn open(&mut self, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
-        if let State::Open { until: present, reason: present_reason, .. } = &mut self.state {
-            if until.is_some_and(|until| until > *present) {
-                *present = until.unwrap_or(*present);
-                *present_reason = reason;
-            }
-            return None;
-        }
-        Some(self.enter_open(reason, None, until, now))
-    }
-
-    /// Half-opens an open or forced-open breaker.
-    pub fn half_open(&mut self, reason: Reason, now: Timestamp) -> Result<Option<Transition>, IllegalTransition> {
-        match self.state() {
-            StateName::HalfOpen => Ok(None),
-            StateName::Open | StateName::ForcedOpen => Ok(Some(self.enter_half_open(reason, now))),
-            from => Err(IllegalTransition { from, to: StateName::HalfOpen }),
-        }
-    }
-
-    /// Closes with an empty window.
-    pub fn close(&mut self, now: Timestamp) -> Option<Transition> {
-        (self.state() != StateName::Closed).then(|| self.enter_closed(Reason::Reset, None, now))
-    }
-
-    /// Refuses everything until told otherwise; `until` is only what refused callers are told.
-    pub fn force_open(&mut self, reason: Reason, until: Option<Timestamp>, now: Timestamp) -> Option<Transition> {
-        if let State::ForcedOpen { reason: present, until: told } = &mut self.state {
-            *present = reason;
-            *told = until;
-            return None;
-        }
-        Some(self.enter(State::ForcedOpen { reason, until }, reason, None, now))
-    }
-
-    /// Admits everything and measures nothing.
-    pub fn disable(&mut self, now: Timestamp) -> Option<Transition> {
-        self.enter_manual(State::Disabled, StateName::Disabled, now)
-    }
-
-    /// Admits everything, measures, and says what it would have done.
-    pub fn metrics_only(&mut self, now: Timestamp) -> Option<Transition> {
-        self.enter_manual(State::MetricsOnly, StateName::MetricsOnly, now)
-    }
-
-    /// Closed and empty, whatever it was. Results of calls that are out count no more.
-    pub fn reset(&mut self, now: Timestamp) -> Option<Transition> {
-        if self.state() == StateName::Closed {
-            self.generation = self.generation.wrapping_add(1);
-            self.restart_empty();
-            return None;
-        }
-        Some(self.enter_closed(Reason::Reset, None, now))
-    }
-
-    /// A half-open breaker forgets its trials and offers all of them anew: for an owner that may have lost word of some.
-    pub fn restart_trials(&mut self, now: Timestamp) {
-        if let State::HalfOpen { entered, trials, .. } = &mut self.state {
-            *entered = now;
-            *trials = Trials::default();
-            self.generation = self.generation.wrapping_add(1);
-        }
-    }
-
-    /// Forgets what was measured, without a change of state: what stood above it explains it.
-    pub fn restart_empty(&mut self) {
-        self.window.clear();
-        self.streak = Streak::default();
-        self.told = false;
-    }
-
     fn measures(&self) -> bool {
         matches!(self.state, State::Closed | State::MetricsOnly)
     }
 
     fn count_streak(&mut self, outcome: Outcome) {
         match outcome.verdict {
-            Verdict::Success => self.streak = Streak::default(),
+            Verdict::Success => self.streak.clear(),
             Verdict::Failure { hard: true } => {
-                self.streak.count = (self.streak.count + 1).min(STREAK_MAX);
-                self.streak.any_connected |= outcome.connected;
-                if !self.streak.sources.contains(&outcome.source.agent) {
-                    self.streak.sources.push(outcome.source.agent);
-                }
+                let limit = self.settings.consecutive_failures.unwrap_or(0);
+                self.streak.count(outcome.source.agent, outcome.connected, limit);
             }
             Verdict::Failure { hard: false } | Verdict::Ignored => {}
         }
@@ -354,19 +282,16 @@ impl Breaker {
     fn judge(&mut self, now: Timestamp, effect: &mut Effect) {
         self.window.prune(now);
         let exceeded = self.exceeded();
-        let Some((reason, value)) = exceeded.first().copied() else {
-            self.told = false;
-            return;
-        };
         if matches!(self.state, State::MetricsOnly) {
-            if !self.told {
-                self.told = true;
-                effect.exceeded = exceeded;
-            }
+            let now_exceeded = exceeded.iter().map(|(reason, _)| *reason).collect();
+            let told = std::mem::replace(&mut self.told, now_exceeded);
+            effect.exceeded = exceeded.into_iter().filter(|(reason, _)| !told.contains(reason)).collect();
             return;
         }
-        effect.exceeded = exceeded;
-        effect.transitions.push(self.enter_open(reason, Some(value), None, now));
+        if let Some((reason, value)) = exceeded.first().copied() {
+            effect.exceeded = exceeded;
+            effect.transitions.push(self.enter_open(reason, Some(value), None, now));
+        }
     }
 
     fn exceeded(&self) -> Vec<(Reason, f64)> {
@@ -384,11 +309,10 @@ impl Breaker {
             }
         }
         let limit = if self.scope == Scope::Key { None } else { settings.consecutive_failures };
-        if limit.is_some_and(|limit| self.streak.count >= limit) {
-            let of_all = self.streak.sources.len() >= 2 || !self.streak.any_connected;
-            if self.scope != Scope::Provider || of_all {
-                exceeded.push((Reason::Consecutive, f64::from(self.streak.count)));
-            }
+        if limit.is_some_and(|limit| self.streak.len() >= limit)
+            && (self.scope != Scope::Provider || self.streak.is_shared())
+        {
+            exceeded.push((Reason::Consecutive, f64::from(self.streak.len())));
         }
         exceeded
     }
@@ -397,7 +321,7 @@ impl Breaker {
         let State::HalfOpen { trials, .. } = &self.state else { return None };
         match trials.decide(&self.settings) {
             Decision::Undecided => None,
-            Decision::Close => Some(self.enter_closed(Reason::TrialsPassed, None, now)),
+            Decision::Close => Some(self.enter_closed(Reason::TrialsPassed, now)),
             Decision::Open { reason, value } => Some(self.enter_open(reason, Some(value), None, now)),
         }
     }
@@ -420,63 +344,10 @@ impl Breaker {
                 }
                 match self.settings.half_open_end {
                     HalfOpenEnd::Open => Some(self.enter_open(Reason::HalfOpenMax, None, None, due)),
-                    HalfOpenEnd::Closed => Some(self.enter_closed(Reason::HalfOpenMax, None, due)),
+                    HalfOpenEnd::Closed => Some(self.enter_closed(Reason::HalfOpenMax, due)),
                 }
             }
             _ => None,
         }
-    }
-
-    fn enter_open(
-        &mut self,
-        reason: Reason,
-        value: Option<f64>,
-        until: Option<Timestamp>,
-        now: Timestamp,
-    ) -> Transition {
-        let shown = match &self.state {
-            State::HalfOpen { trials, .. } => trials.counts(),
-            _ => self.window.totals(),
-        };
-        let grown = self.settings.open_growth.powf(f64::from(self.openings.min(1_000)));
-        let bounded = (self.settings.open.as_secs_f64() * grown).min(self.settings.open_max.as_secs_f64());
-        let jitter = self.settings.open_jitter * self.chance.share(u64::from(self.generation));
-        // proof of no overflow: `bounded` is at most 7 days (checked settings), the factor at most 2.
-        let wait = std::time::Duration::from_secs_f64(bounded * (1.0 + jitter));
-        self.openings = self.openings.saturating_add(1);
-        let until = until.unwrap_or_else(|| now.after(wait));
-        self.enter(State::Open { until, reason, shown }, reason, value, now)
-    }
-
-    fn enter_half_open(&mut self, reason: Reason, now: Timestamp) -> Transition {
-        let opened_by = match &self.state {
-            State::Open { reason, .. } | State::ForcedOpen { reason, .. } | State::HalfOpen { reason, .. } => *reason,
-            State::Closed | State::Disabled | State::MetricsOnly => Reason::Forced,
-        };
-        let state = State::HalfOpen { entered: now, reason: opened_by, trials: Trials::default() };
-        self.enter(state, reason, None, now)
-    }
-
-    fn enter_closed(&mut self, reason: Reason, value: Option<f64>, now: Timestamp) -> Transition {
-        self.openings = 0;
-        self.restart_empty();
-        self.enter(State::Closed, reason, value, now)
-    }
-
-    fn enter_manual(&mut self, state: State, name: StateName, now: Timestamp) -> Option<Transition> {
-        if self.state() == name {
-            return None;
-        }
-        self.restart_empty();
-        Some(self.enter(state, Reason::Forced, None, now))
-    }
-
-    fn enter(&mut self, state: State, reason: Reason, value: Option<f64>, at: Timestamp) -> Transition {
-        let from = self.state();
-        self.state = state;
-        self.told = false;
-        self.streak = Streak::default();
-        self.generation = self.generation.wrapping_add(1);
-        Transition { from, to: self.state(), reason, value, at, generation: self.generation }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::policy::setting::InvalidSetting;
 
-/// The largest count window, and the most trials.
+/// The largest count window, the most trials, the longest run of failures that can be asked for.
 pub const WINDOW_CALLS_MAX: u32 = 10_000;
 /// The longest time window.
 pub const WINDOW_MAX: Duration = Duration::from_secs(3_600);
@@ -148,8 +148,20 @@ impl BreakerSettings {
         Self { consecutive_failures: Some(3), ..Self::default() }
     }
 
-    /// Every rule that is broken; empty when the settings can be trusted.
+    /// Every rule that is broken, those of good sense included: what a configuration is held to. Empty when the settings can be trusted.
     pub fn check(&self) -> Vec<InvalidSetting> {
+        let mut broken = self.check_workable();
+        if let WindowKind::Calls(calls) = self.window
+            && self.trials > calls
+        {
+            let rule = "must not be larger than window_calls";
+            broken.push(InvalidSetting::new("trials", self.trials, rule));
+        }
+        broken
+    }
+
+    /// Every rule that is broken and without which a breaker cannot work.
+    pub fn check_workable(&self) -> Vec<InvalidSetting> {
         let mut broken = Vec::new();
         let mut rule = |holds: bool, key: &'static str, value: String, rule: &str| {
             if !holds {
@@ -165,7 +177,6 @@ impl BreakerSettings {
                     self.calls_min.to_string(),
                     "must not be larger than window_calls: it would never judge",
                 );
-                rule(self.trials <= calls, "trials", self.trials.to_string(), "must not be larger than window_calls");
             }
             WindowKind::Time(window) => {
                 let seconds = window >= Duration::from_secs(1) && window <= WINDOW_MAX && window.subsec_nanos() == 0;
@@ -200,7 +211,12 @@ impl BreakerSettings {
             "must be 1 to 10000: without a trial it could never close",
         );
         if let Some(count) = self.consecutive_failures {
-            rule(count >= 1, "consecutive_failures", count.to_string(), "must be at least 1, or \"off\"");
+            rule(
+                (1..=WINDOW_CALLS_MAX).contains(&count),
+                "consecutive_failures",
+                count.to_string(),
+                "must be 1 to 10000, or \"off\"",
+            );
         }
         let durations = [
             ("slow_call", Some(self.slow_call)),
@@ -255,6 +271,7 @@ mod tests {
         check(|s| s.trials = 0, &["trials"]);
         check(|s| s.trials = 25, &["trials"]);
         check(|s| s.consecutive_failures = Some(0), &["consecutive_failures"]);
+        check(|s| s.consecutive_failures = Some(10_001), &["consecutive_failures"]);
         check(|s| s.open_growth = 0.5, &["open_growth"]);
         check(|s| s.open_jitter = -0.1, &["open_jitter"]);
         check(|s| s.window = WindowKind::Time(Duration::from_millis(1_500)), &["window"]);

@@ -15,7 +15,8 @@ struct Running {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
     running: Vec<Running>,
-    first_taken: Option<Timestamp>,
+    /// When the earliest of the settled trials was taken. One that went back leaves no trace: it was as if never taken.
+    first_settled: Option<Timestamp>,
     counts: Counts,
 }
 
@@ -46,31 +47,23 @@ impl Trials {
     }
 
     pub(super) fn first_taken(&self) -> Option<Timestamp> {
-        self.first_taken
+        self.running.iter().map(|trial| trial.since).chain(self.first_settled).min()
     }
 
     pub(super) fn start(&mut self, id: u64, now: Timestamp) {
-        self.first_taken.get_or_insert(now);
         self.running.push(Running { id, since: now });
     }
 
     /// False if the trial is not out: it was settled already.
     pub(super) fn finish(&mut self, id: u64, failed: bool, slow: bool) -> bool {
-        if !self.remove(id) {
-            return false;
-        }
-        self.count(failed, slow);
+        let Some(trial) = self.remove(id) else { return false };
+        self.settle(trial, failed, slow);
         true
     }
 
     /// False if the trial is not out.
     pub(super) fn give_back(&mut self, id: u64) -> bool {
-        let out = self.remove(id);
-        if self.running.is_empty() && self.counts.finished == 0 {
-            // As if nobody had asked: the age limit begins with the next first trial.
-            self.first_taken = None;
-        }
-        out
+        self.remove(id).is_some()
     }
 
     pub(super) fn first_timeout(&self, trial_timeout: Option<Duration>) -> Option<Timestamp> {
@@ -84,8 +77,8 @@ impl Trials {
         let Some(index) = self.running.iter().position(|trial| trial.since.after(timeout) <= due) else {
             return false;
         };
-        self.running.remove(index);
-        self.count(true, false);
+        let trial = self.running.remove(index);
+        self.settle(trial, true, false);
         true
     }
 
@@ -110,12 +103,13 @@ impl Trials {
         if cannot_turn { Decision::Close } else { Decision::Undecided }
     }
 
-    fn remove(&mut self, id: u64) -> bool {
-        let index = self.running.iter().position(|trial| trial.id == id);
-        index.map(|index| self.running.remove(index)).is_some()
+    fn remove(&mut self, id: u64) -> Option<Running> {
+        let index = self.running.iter().position(|trial| trial.id == id)?;
+        Some(self.running.remove(index))
     }
 
-    fn count(&mut self, failed: bool, slow: bool) {
+    fn settle(&mut self, trial: Running, failed: bool, slow: bool) {
+        self.first_settled = Some(self.first_settled.map_or(trial.since, |first| first.min(trial.since)));
         self.counts.entries += 1;
         self.counts.finished += 1;
         self.counts.failed += u32::from(failed);

@@ -1,0 +1,155 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+/// Supervised pipelines of LLM agents: one agent's flood never sinks the ship.
+#[derive(Debug, Parser)]
+#[command(name = "watertight", version, propagate_version = true, arg_required_else_help = true)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failed or timed out, 2 usage, configuration or input, 3 done but degraded, 130 Ctrl-C.\nStart here: watertight run examples/momently"
+)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+    /// What to log on standard error: error, warn, info, debug, trace, or a filter like watertight=debug
+    #[arg(long, global = true, env = "WATERTIGHT_LOG", default_value = "error", value_name = "FILTER")]
+    pub(super) log: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run a workflow once and print what it made
+    Run(RunArgs),
+    /// Check configuration and workflow without running anything
+    Check(CheckArgs),
+    /// Write a commented configuration for what is found on this machine
+    Init(InitArgs),
+    /// Serve one agent over HTTP, well or ill
+    Agent(AgentArgs),
+    #[command(hide = true)]
+    Serve(LaterArgs),
+    #[command(hide = true)]
+    Replay(LaterArgs),
+    #[command(hide = true)]
+    Drill(LaterArgs),
+    #[command(hide = true)]
+    Rollout(LaterArgs),
+    #[command(hide = true)]
+    Export(LaterArgs),
+    #[command(hide = true)]
+    Import(LaterArgs),
+    #[command(hide = true)]
+    Rerun(LaterArgs),
+}
+
+/// Whatever a command that is not built yet is given.
+#[derive(Debug, Args)]
+pub(super) struct LaterArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) rest: Vec<String>,
+}
+
+/// Where the project is and how its settings are changed.
+#[derive(Debug, Args)]
+pub(super) struct ProjectArgs {
+    /// The project's folder: workflow.toml, watertight.toml, agents/, input/
+    #[arg(value_name = "FOLDER", default_value = ".")]
+    pub(super) folder: PathBuf,
+    /// The configuration, instead of FOLDER/watertight.toml
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// The workflow, instead of FOLDER/workflow.toml
+    #[arg(long, value_name = "FILE")]
+    pub(super) workflow: Option<PathBuf>,
+    /// Change one setting, as in --set agents.draft.slots=3 (repeatable; wins over files and WATERTIGHT_* variables)
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(super) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) project: ProjectArgs,
+    /// The folder with the inputs, instead of FOLDER/input
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) input: Option<PathBuf>,
+    /// Give one input by name: --with notes="two lines" or --with notes=@notes.md (repeatable)
+    #[arg(long = "with", value_name = "NAME=VALUE")]
+    pub(super) with: Vec<String>,
+    /// Give up after this long, as in 90s or 10m (the workflow's own deadline holds as well)
+    #[arg(long, value_name = "TIME")]
+    pub(super) deadline: Option<String>,
+    /// Print the whole run as one JSON object instead of what it made
+    #[arg(long)]
+    pub(super) json: bool,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    pub(super) project: ProjectArgs,
+    /// Print every effective value and where it comes from
+    #[arg(long)]
+    pub(super) explain: bool,
+    /// Call this agent once and print the request, the raw answer and how it was read
+    #[arg(long, value_name = "AGENT", requires = "input")]
+    pub(super) call: Option<String>,
+    /// The agent's input, a JSON file, for --call
+    #[arg(long, value_name = "FILE", requires = "call")]
+    pub(super) input: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    /// Where to write watertight.toml and, if there is none, workflow.toml
+    #[arg(value_name = "FOLDER", default_value = ".")]
+    pub(super) folder: PathBuf,
+    /// An OpenAI-compatible server to use, instead of looking for one on this machine
+    #[arg(long, value_name = "URL")]
+    pub(super) server: Option<String>,
+    /// Look for no server: agents compute inside the program
+    #[arg(long, conflicts_with = "server")]
+    pub(super) embedded: bool,
+    /// Overwrite files that are there
+    #[arg(long)]
+    pub(super) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct AgentArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// Where to listen; beyond this machine only if you say so here
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    pub(super) listen: SocketAddr,
+    /// A script that makes it ill by phases
+    #[arg(long, value_name = "FILE")]
+    pub(super) script: Option<PathBuf>,
+    /// The project's folder, for agents of your own and their settings
+    #[arg(long, value_name = "FOLDER")]
+    pub(super) folder: Option<PathBuf>,
+    /// The configuration, instead of FOLDER/watertight.toml
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

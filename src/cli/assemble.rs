@@ -1,0 +1,186 @@
+//! From checked settings to a running runtime: each agent gets the backend that its settings name. The one place that knows both
+//! settings and transport.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Map, Value};
+
+use super::{exit::Stop, project::Project};
+use crate::{
+    agents::{bundled, embedded},
+    model::name::Name,
+    runtime::{builder::RuntimeBuilder, engine::Runtime, ports::Backend, promise::Promised},
+    settings::{
+        agent::Agent,
+        agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
+        endpoint::{Endpoint, TextSource},
+        load::Settings,
+        provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
+        secret::resolve_secret,
+    },
+    transport::{
+        client::{ProviderClient, ProviderOptions},
+        http_agent::{backend::HttpAgent, mapping::HttpMapping},
+        openai::{
+            backend::OpenAiAgent,
+            settings::{Answer, OpenAiSettings, StreamUpstream},
+        },
+        secret::Secret,
+    },
+};
+
+/// A prompt for agents that have none of their own: the input as it is.
+const PASS_THROUGH_PROMPT: &str = "{{ input | tojson }}";
+
+/// Backends by agent, as settings say.
+pub(super) struct Backends {
+    clients: HashMap<Name, Arc<ProviderClient>>,
+}
+
+impl Backends {
+    /// Makes one client a provider. Secrets are fetched here, once.
+    pub(super) fn connect(project: &Project, settings: &Settings) -> Result<Self, Stop> {
+        let mut clients = HashMap::new();
+        for provider in &settings.providers {
+            let endpoint = match &provider.backend {
+                ProviderBackend::Embedded => continue,
+                ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
+            };
+            let options = options_of(project, endpoint)?;
+            let client = ProviderClient::try_new(&options)
+                .map_err(|error| Stop::Usage(format!("providers.{}: {error}", provider.settings.name)))?;
+            clients.insert(provider.settings.name.clone(), Arc::new(client));
+        }
+        Ok(Self { clients })
+    }
+
+    /// The client of a provider that is reached over HTTP.
+    pub(super) fn client(&self, provider: &Name) -> Option<&Arc<ProviderClient>> {
+        self.clients.get(provider)
+    }
+
+    /// The backend of an agent.
+    pub(super) fn of(&self, project: &Project, settings: &Settings, agent: &Agent) -> Result<Arc<dyn Backend>, Stop> {
+        let name = &agent.settings.name;
+        let wrong = |error: &dyn std::fmt::Display| Stop::Usage(format!("agents.{name}: {error}"));
+        match &agent.backend {
+            AgentBackend::Embedded { twin } => {
+                let backend = embedded::by_name(twin.as_str())
+                    .ok_or_else(|| wrong(&format_args!("there is no embedded agent {twin}")))?;
+                let backend: Arc<dyn Backend> = Arc::new(backend);
+                let schema = bundled::by_name(twin.as_str()).and_then(|agent| agent.text("schema.json"));
+                match schema.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+                    Some(schema) => Ok(Arc::new(Promised::try_new(backend, &schema).map_err(|error| wrong(&error))?)),
+                    None => Ok(backend),
+                }
+            }
+            AgentBackend::Http(http) => {
+                let client = self.required(name, &agent.settings.provider)?;
+                let mapping = mapping_of(project, http)?;
+                let backend = HttpAgent::try_new(client, &mapping).map_err(|error| wrong(&error))?;
+                match &http.schema {
+                    Some(schema) => {
+                        Ok(Arc::new(Promised::try_new(Arc::new(backend), schema).map_err(|error| wrong(&error))?))
+                    }
+                    None => Ok(Arc::new(backend)),
+                }
+            }
+            AgentBackend::OpenAi(model) => {
+                let client = self.required(name, &agent.settings.provider)?;
+                let stream = settings.provider(agent.settings.provider.as_str()).map(|provider| &provider.backend);
+                let openai = openai_of(model, agent, stream);
+                Ok(Arc::new(OpenAiAgent::try_new(client, openai).map_err(|error| wrong(&error))?))
+            }
+        }
+    }
+
+    fn required(&self, agent: &Name, provider: &Name) -> Result<Arc<ProviderClient>, Stop> {
+        let client = self.clients.get(provider).map(Arc::clone);
+        client.ok_or_else(|| Stop::Usage(format!("agents.{agent}: provider {provider} is not reached over HTTP")))
+    }
+}
+
+/// Starts a runtime with all agents of the settings.
+pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Runtime, Stop> {
+    let backends = Backends::connect(project, settings)?;
+    let mut builder: RuntimeBuilder = Runtime::builder();
+    for Provider { settings: provider, .. } in &settings.providers {
+        builder = builder.provider(provider.clone());
+    }
+    for agent in &settings.agents {
+        builder = builder.agent(agent.settings.clone(), backends.of(project, settings, agent)?);
+    }
+    builder.start().await.map_err(Stop::usage)
+}
+
+fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions, Stop> {
+    let key = endpoint
+        .api_key
+        .as_ref()
+        .map(|source| resolve_secret(source, &|name| project.environment(name)).map(|text| Secret::new(text.expose())));
+    let mut options = ProviderOptions::at(&endpoint.base_url);
+    options.key = key.transpose().map_err(Stop::usage)?;
+    options.headers = texts(project, &endpoint.headers)?;
+    let _ = texts(project, &endpoint.query)?;
+    options.connect_timeout = endpoint.connect_timeout;
+    Ok(options)
+}
+
+fn texts(project: &Project, pairs: &[(String, TextSource)]) -> Result<Vec<(String, Secret)>, Stop> {
+    let text = |source: &TextSource| match source {
+        TextSource::Text(text) => Ok(Secret::new(text)),
+        TextSource::Secret(source) => resolve_secret(source, &|name| project.environment(name))
+            .map(|text| Secret::new(text.expose()))
+            .map_err(Stop::usage),
+    };
+    pairs.iter().map(|(name, source)| Ok((name.clone(), text(source)?))).collect()
+}
+
+fn mapping_of(project: &Project, http: &HttpSettings) -> Result<HttpMapping, Stop> {
+    let pointers = http.mapping.clone();
+    Ok(HttpMapping {
+        method: Some(http.method.to_owned()),
+        path: http.path.clone(),
+        headers: texts(project, &http.headers)?,
+        request: http.request.clone(),
+        output: pointers.output,
+        usage_prompt: under(pointers.usage.as_deref(), pointers.prompt_tokens),
+        usage_output: under(pointers.usage.as_deref(), pointers.output_tokens),
+        error_code: pointers.error_code,
+        message: pointers.message,
+        retryable: pointers.retryable,
+        retry_after: pointers.retry_after,
+    })
+}
+
+/// A pointer of its own, or our own field's place under the usage's.
+fn under(usage: Option<&str>, own: Option<String>) -> Option<String> {
+    match (usage, own) {
+        (Some(usage), Some(own)) => Some(format!("{usage}{own}")),
+        (None, own) => own,
+        (Some(_), None) => None,
+    }
+}
+
+fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {
+    let stream_upstream = match provider {
+        Some(ProviderBackend::OpenAi { stream_upstream: StreamSetting::AsAsked, .. }) => StreamUpstream::AsAsked,
+        _ => StreamUpstream::Always,
+    };
+    OpenAiSettings {
+        // Settings insist on a model except for servers that serve just one and ignore the name.
+        model: agent.settings.model.clone().unwrap_or_else(|| "default".to_owned()),
+        system: model.system.clone(),
+        prompt: model.prompt.clone().unwrap_or_else(|| PASS_THROUGH_PROMPT.to_owned()),
+        schema: model.schema.clone(),
+        answer: match model.answer {
+            AnswerForm::Json => Answer::Json,
+            AnswerForm::Text => Answer::Text,
+        },
+        max_output_tokens: model.max_output_tokens.map(u64::from),
+        temperature: model.temperature,
+        seed: model.seed,
+        stream_upstream,
+        extra: Map::new(),
+    }
+}

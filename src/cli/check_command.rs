@@ -1,0 +1,178 @@
+//! `watertight check`: everything that can be known without running, and on request one call of one agent.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{args::CheckArgs, assemble::Backends, exit::Stop, project::Project, run_command::print, table::table};
+use crate::{
+    model::reply::{AttemptFailure, Reply},
+    policy::verdict::{Keyed, judge},
+    runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
+    settings::{
+        agent::Agent,
+        load::{Settings, Wanted, explain},
+    },
+    transport::tap::Tap,
+};
+
+/// Checks.
+pub(super) async fn check(args: CheckArgs) -> Result<(), Stop> {
+    let json = args.json;
+    let result = check_once(args).await;
+    if let Err(stop @ Stop::Usage(_)) = &result
+        && json
+    {
+        print(&format!("{}\n", stop.envelope().to_wire()))?;
+    }
+    result
+}
+
+async fn check_once(args: CheckArgs) -> Result<(), Stop> {
+    let project = Project::read(&args.project)?;
+    let (workflow, settings) = if project.has_workflow() {
+        let (workflow, settings) = project.workflow_and_settings()?;
+        (Some(workflow), settings)
+    } else {
+        (None, project.settings(Wanted::All)?)
+    };
+    for warning in &settings.warnings {
+        eprintln!("watertight: warning: {warning}");
+    }
+    let backends = Backends::connect(&project, &settings)?;
+    for agent in &settings.agents {
+        backends.of(&project, &settings, agent)?;
+    }
+    if let (Some(agent), Some(input)) = (&args.call, &args.input) {
+        return call(&project, &settings, &backends, agent, input, args.json).await;
+    }
+    if args.explain {
+        return show_explained(&settings, args.json);
+    }
+    if args.json {
+        let agents: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
+        let workflow = workflow.as_ref().map(|workflow| json!({ "name": workflow.name(), "hash": workflow.hash() }));
+        let warnings: Vec<String> = settings.warnings.iter().map(ToString::to_string).collect();
+        return print(&format!(
+            "{}\n",
+            json!({ "ok": true, "workflow": workflow, "agents": agents, "warnings": warnings })
+        ));
+    }
+    print(&table(
+        &["agent", "provider", "model", "slots", "what it does"],
+        settings.agents.iter().map(|agent| {
+            vec![
+                agent.settings.name.to_string(),
+                agent.settings.provider.to_string(),
+                agent.settings.model.clone().unwrap_or_else(|| "-".to_owned()),
+                agent.settings.slots.to_string(),
+                agent.description.clone().unwrap_or_default(),
+            ]
+        }),
+    ))?;
+    match workflow {
+        Some(workflow) => print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len())),
+        None => print("ok: no workflow.toml here, so only settings and agents were checked\n"),
+    }
+}
+
+fn show_explained(settings: &Settings, json: bool) -> Result<(), Stop> {
+    let rows = explain(settings);
+    if json {
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|row| json!({ "key": row.key, "value": row.value, "origin": row.origin.to_string() }))
+            .collect();
+        return print(&format!("{}\n", Value::Array(rows)));
+    }
+    let rows = rows.into_iter().map(|row| vec![row.key.clone(), row.value.clone(), row.origin.to_string()]);
+    print(&table(&["key", "value", "from"], rows))
+}
+
+/// One attempt of one agent, outside every guard, with what went over the wire.
+async fn call(
+    project: &Project,
+    settings: &Settings,
+    backends: &Backends,
+    name: &str,
+    input: &std::path::Path,
+    json: bool,
+) -> Result<(), Stop> {
+    let Some(agent) = settings.agent(name) else {
+        let known: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
+        return Err(Stop::Usage(format!("there is no agent {name}; there are {}", known.join(", "))));
+    };
+    let shown = input.display();
+    let text = std::fs::read_to_string(input).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    let input: Value =
+        serde_json::from_str(&text).map_err(|error| Stop::Usage(format!("{shown}:{}: {error}", error.line())))?;
+    let tap = Tap::new();
+    if let Some(client) = backends.client(&agent.settings.provider) {
+        client.attach(&tap);
+    }
+    let backend = backends.of(project, settings, agent)?;
+    let (deltas, mut pieces) = mpsc::channel(64);
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::start());
+    let progress = Progress::start(clock, Some(deltas));
+    let request = request_of(agent, input);
+    let drain = async { while pieces.recv().await.is_some() {} };
+    let limit = agent.settings.timeouts.attempt.unwrap_or(agent.settings.timeouts.call);
+    let result = tokio::select! {
+        result = tokio::time::timeout(limit, backend.attempt(&request, &progress)) => result,
+        () = drain => return Err(Stop::Failed),
+    };
+    let Ok(result) = result else {
+        eprintln!("watertight: no answer within {limit:?}");
+        return Err(Stop::Failed);
+    };
+    show_call(agent, &tap, &result, json)?;
+    if result.is_ok() { Ok(()) } else { Err(Stop::Failed) }
+}
+
+fn request_of(agent: &Agent, input: Value) -> AttemptRequest {
+    AttemptRequest {
+        agent: agent.settings.name.clone(),
+        input: Arc::new(input),
+        call_id: "check".to_owned(),
+        run_id: None,
+        attempt: 1,
+        idempotency_key: uuid::Uuid::now_v7().to_string(),
+        traceparent: None,
+        deadline: agent.settings.timeouts.call,
+        tenant: None,
+        feature: None,
+        priority: None,
+        timeouts: AttemptTimeouts {
+            first_token: agent.settings.timeouts.first_token,
+            stall: agent.settings.timeouts.stall,
+        },
+        hold: Hold::of(Arc::new(())),
+    }
+}
+
+fn show_call(agent: &Agent, tap: &Tap, result: &Result<Reply, AttemptFailure>, json: bool) -> Result<(), Stop> {
+    let ending = match result {
+        Ok(_) => crate::model::facts::Ending::Success,
+        Err(failure) => failure.ending.clone(),
+    };
+    let verdict = judge(&ending, Keyed::No).target;
+    let read = match result {
+        Ok(reply) => json!({ "output": reply.output, "usage": reply.usage, "finish_reason": reply.finish_reason }),
+        Err(failure) => json!({
+            "ending": failure.ending, "message": failure.message, "upstream_code": failure.upstream_code,
+            "status": failure.status, "retry_after": failure.retry_after.map(|wait| wait.as_secs_f64()),
+        }),
+    };
+    let exchange = tap.take();
+    if json {
+        let exchange = exchange.map(|exchange| json!({ "request": exchange.request, "answer": exchange.answer }));
+        let all = json!({ "agent": agent.settings.name, "exchange": exchange, "read": read, "verdict": format!("{verdict:?}") });
+        return print(&format!("{all}\n"));
+    }
+    match exchange {
+        Some(exchange) => print(&format!("== request\n{}\n== answer\n{}\n", exchange.request, exchange.answer))?,
+        None => print("== request\n(inside this program: nothing went over the wire)\n")?,
+    }
+    print(&format!("== read as\n{read:#}\n== counts as\n{verdict:?}\n"))
+}

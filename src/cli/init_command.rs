@@ -1,0 +1,84 @@
+//! `watertight init`: a first configuration for what is found on this machine.
+
+use std::{path::Path, time::Duration};
+
+use super::{args::InitArgs, exit::Stop, run_command::print};
+use crate::{
+    settings::{
+        provider::Flavor,
+        template::{InitCase, config_text},
+    },
+    transport::{
+        client::{ProviderClient, ProviderOptions},
+        openai::probe::probe_models,
+    },
+};
+
+/// Where model servers usually listen on one's own machine: llama.cpp, its second, LM Studio, vLLM.
+const USUAL_PORTS: [u16; 4] = [8080, 8081, 1234, 8000];
+/// So long a server may take to list its models.
+const PROBE_WAIT: Duration = Duration::from_millis(1_500);
+/// The reference workflow: photos and notes in, a post out.
+const WORKFLOW: &str = include_str!("../../examples/momently/workflow.toml");
+
+/// Writes `watertight.toml`, and `workflow.toml` where there is none.
+pub(super) async fn init(args: InitArgs) -> Result<(), Stop> {
+    let case = detect(&args).await?;
+    let found = match &case {
+        InitCase::Embedded => "no model server: the agents compute inside the program, without a model".to_owned(),
+        InitCase::OpenAiServer { base_url, models, .. } => format!("{base_url} with {}", models.join(", ")),
+        InitCase::HttpAgents { base_url, .. } => base_url.clone(),
+    };
+    eprintln!("found {found}");
+    std::fs::create_dir_all(&args.folder)
+        .map_err(|error| Stop::Usage(format!("{}: {error}", args.folder.display())))?;
+    write(&args.folder.join("watertight.toml"), &config_text(&case), args.force)?;
+    let workflow = args.folder.join("workflow.toml");
+    if !workflow.exists() {
+        write(&workflow, WORKFLOW, args.force)?;
+    }
+    let folder = args.folder.display();
+    print(&format!(
+        "Put photos into {folder}/input/photos and notes into {folder}/input/notes.md, then:\n  watertight check {folder}\n  watertight run {folder}\n"
+    ))
+}
+
+async fn detect(args: &InitArgs) -> Result<InitCase, Stop> {
+    if args.embedded {
+        return Ok(InitCase::Embedded);
+    }
+    if let Some(server) = &args.server {
+        let models = models(server).await.map_err(|message| Stop::Usage(format!("--server {server}: {message}")))?;
+        return Ok(InitCase::OpenAiServer { base_url: server.clone(), models, flavor: Flavor::Any });
+    }
+    for port in USUAL_PORTS {
+        let base_url = format!("http://127.0.0.1:{port}/v1");
+        if let Ok(models) = models(&base_url).await
+            && !models.is_empty()
+        {
+            return Ok(InitCase::OpenAiServer { base_url, models, flavor: Flavor::Any });
+        }
+    }
+    Ok(InitCase::Embedded)
+}
+
+async fn models(base_url: &str) -> Result<Vec<String>, String> {
+    let mut options = ProviderOptions::at(base_url);
+    options.connect_timeout = PROBE_WAIT;
+    let client = ProviderClient::try_new(&options).map_err(|error| error.to_string())?;
+    match tokio::time::timeout(PROBE_WAIT, probe_models(&client)).await {
+        Ok(Ok(models)) => Ok(models),
+        Ok(Err(failure)) => Err(failure.message),
+        Err(_) => Err("no answer".to_owned()),
+    }
+}
+
+fn write(path: &Path, text: &str, force: bool) -> Result<(), Stop> {
+    let shown = path.display();
+    if path.exists() && !force {
+        return Err(Stop::Usage(format!("{shown} is there already; --force overwrites it")));
+    }
+    std::fs::write(path, text).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    eprintln!("wrote {shown}");
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A run's inputs from a folder: `notes.md` is the text input `notes`, `photos/` is the files input `photos`, and files that nothing
+//! else claims belong to the one files input that is still without any. What is read is bounded; what is given twice is an error.
+
+use std::{
+    collections::BTreeSet,
+    io::Read as _,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value, json};
+
+use super::exit::Stop;
+use crate::{
+    settings::general::{Limits, PlaceSharing},
+    workflow::{
+        checked::Workflow,
+        definition::{InputKind, Presence},
+    },
+};
+
+/// A text file among files brings its text along up to this size.
+const FILE_TEXT_BYTES_MAX: u64 = 256 * 1024;
+/// Names of files that are text.
+const TEXT_EXTENSIONS: [&str; 3] = ["md", "txt", "markdown"];
+
+/// Reads the inputs of `workflow` from `folder` (if there is one) and from `name=value` pairs, which win.
+pub(super) fn read(
+    workflow: &Workflow,
+    folder: Option<&Path>,
+    given: &[String],
+    limits: Limits,
+    places: PlaceSharing,
+) -> Result<Map<String, Value>, Stop> {
+    let mut input = read_given(workflow, given, limits)?;
+    if let Some(folder) = folder {
+        read_folder(workflow, folder, limits, &mut input)?;
+    }
+    // Where photos were taken leaves an agent only as far as the configuration allows.
+    if places == PlaceSharing::Never && workflow.inputs().any(|(name, _)| name == "places") {
+        input.insert("places".to_owned(), json!("never"));
+    }
+    let missing: Vec<&str> = workflow
+        .inputs()
+        .filter(|(name, wanted)| wanted.presence == Presence::Required && !input.contains_key(*name))
+        .map(|(name, _)| name)
+        .collect();
+    if missing.is_empty() {
+        return Ok(input);
+    }
+    let place = folder.map_or_else(|| "no input folder".to_owned(), |folder| folder.display().to_string());
+    Err(Stop::Usage(format!(
+        "{place}: input {} of workflow {} is missing; put it there or give it with --with NAME=VALUE",
+        missing.join(", "),
+        workflow.name()
+    )))
+}
+
+fn read_given(workflow: &Workflow, given: &[String], limits: Limits) -> Result<Map<String, Value>, Stop> {
+    let mut input = Map::new();
+    for pair in given {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(Stop::Usage(format!("--with {pair}: must be NAME=VALUE")));
+        };
+        let Some((_, wanted)) = workflow.inputs().find(|(known, _)| *known == name) else {
+            let known: Vec<&str> = workflow.inputs().map(|(name, _)| name).collect();
+            return Err(Stop::Usage(format!(
+                "--with {pair}: the workflow has no input {name}; it has {}",
+                known.join(", ")
+            )));
+        };
+        let value = match (wanted.kind, value.strip_prefix('@')) {
+            (InputKind::Text, None) => json!(value),
+            (InputKind::Text, Some(path)) => json!(read_text(Path::new(path), limits)?),
+            (InputKind::Json, None) => parse_json(value, &format!("--with {name}"))?,
+            (InputKind::Json, Some(path)) => parse_json(&read_text(Path::new(path), limits)?, path)?,
+            (InputKind::Files, path) => {
+                let path = PathBuf::from(path.unwrap_or(value));
+                let paths = if path.is_dir() { list(&path)? } else { vec![path] };
+                files(&paths, limits)?
+            }
+        };
+        if input.insert(name.to_owned(), value).is_some() {
+            return Err(Stop::Usage(format!("--with {name}: given twice")));
+        }
+    }
+    Ok(input)
+}
+
+fn read_folder(workflow: &Workflow, folder: &Path, limits: Limits, input: &mut Map<String, Value>) -> Result<(), Stop> {
+    if !folder.is_dir() {
+        return Err(Stop::Usage(format!("{} is no folder", folder.display())));
+    }
+    let entries = list(folder)?;
+    let mut claimed: BTreeSet<&PathBuf> = BTreeSet::new();
+    for (name, wanted) in workflow.inputs() {
+        let of_name: Vec<&PathBuf> = entries.iter().filter(|path| stem(path) == name).collect();
+        let found = match wanted.kind {
+            InputKind::Files => of_name.iter().find(|path| path.is_dir()).copied(),
+            InputKind::Text => one_file(&of_name, &TEXT_EXTENSIONS)?,
+            InputKind::Json => one_file(&of_name, &["json"])?,
+        };
+        let Some(path) = found else { continue };
+        claimed.insert(path);
+        if input.contains_key(name) {
+            continue;
+        }
+        let value = match wanted.kind {
+            InputKind::Files => files(&list(path)?, limits)?,
+            InputKind::Text => json!(read_text(path, limits)?),
+            InputKind::Json => parse_json(&read_text(path, limits)?, &path.display().to_string())?,
+        };
+        input.insert(name.to_owned(), value);
+    }
+    let left: Vec<PathBuf> = entries.iter().filter(|path| path.is_file() && !claimed.contains(path)).cloned().collect();
+    let mut open = workflow.inputs().filter(|(name, wanted)| {
+        wanted.kind == InputKind::Files && wanted.presence == Presence::Required && !input.contains_key(*name)
+    });
+    if let (Some((name, _)), None) = (open.next(), open.next())
+        && !left.is_empty()
+    {
+        let files = files(&left, limits)?;
+        input.insert(name.to_owned(), files);
+    }
+    Ok(())
+}
+
+/// The one file of a name; two of them (`notes.md` and `notes.txt`) are a question that only the user can answer.
+fn one_file<'a>(of_name: &[&'a PathBuf], extensions: &[&str]) -> Result<Option<&'a PathBuf>, Stop> {
+    let fits = |path: &Path| {
+        path.is_file()
+            && path
+                .extension()
+                .and_then(|e| e.to_str())
+                .is_some_and(|e| extensions.contains(&e.to_ascii_lowercase().as_str()))
+    };
+    let found: Vec<&'a PathBuf> = of_name.iter().copied().filter(|path| fits(path)).collect();
+    match found[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one)),
+        [one, other, ..] => {
+            Err(Stop::Usage(format!("{} and {} are the same input; keep one", one.display(), other.display())))
+        }
+    }
+}
+
+/// The files and folders of a folder that are not hidden, by name, numbers in their order.
+fn list(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
+    let unreadable = |error: std::io::Error| Stop::Usage(format!("{}: {error}", folder.display()));
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let entry = entry.map_err(unreadable)?;
+        if !entry.file_name().to_string_lossy().starts_with('.') {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn stem(path: &Path) -> &str {
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default()
+}
+
+fn files(paths: &[PathBuf], limits: Limits) -> Result<Value, Stop> {
+    let paths: Vec<&PathBuf> = paths.iter().filter(|path| path.is_file()).collect();
+    if paths.len() > limits.input_files_max as usize {
+        return Err(Stop::Usage(format!(
+            "{} files; limits.input_files_max is {}",
+            paths.len(),
+            limits.input_files_max
+        )));
+    }
+    let mut files = Vec::with_capacity(paths.len());
+    for path in paths {
+        let shown = path.display().to_string();
+        let absolute = std::path::absolute(path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+        let bytes = std::fs::metadata(path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?.len();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        // A file over the limit is the agent's to report: one such photo must not lose the others.
+        let mut file = json!({ "name": name, "path": absolute.to_string_lossy(), "bytes": bytes });
+        let is_text = path.extension().and_then(|e| e.to_str()).is_some_and(|e| TEXT_EXTENSIONS.contains(&e));
+        if is_text
+            && bytes <= FILE_TEXT_BYTES_MAX
+            && let Ok(text) = std::fs::read_to_string(path)
+        {
+            file["text"] = json!(text);
+        }
+        files.push(file);
+    }
+    Ok(Value::Array(files))
+}
+
+fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {
+    let shown = path.display();
+    let mut bytes = Vec::new();
+    let max = limits.input_text_bytes_max;
+    let file = std::fs::File::open(path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    file.take(max + 1).read_to_end(&mut bytes).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    if bytes.len() as u64 > max {
+        return Err(Stop::Usage(format!("{shown}: larger than limits.input_text_bytes_max = {max}")));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        Stop::Usage(format!("{shown}: is not UTF-8 text (byte {})", error.utf8_error().valid_up_to()))
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
+    serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))
+}

@@ -1,0 +1,70 @@
+//! From the command line to an exit code.
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use super::{
+    agent_command,
+    args::{Cli, Command},
+    check_command,
+    exit::Stop,
+    init_command, run_command,
+};
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; clap knows its own exit codes (0 and 2).
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match start(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => {
+            if let Stop::Usage(message) = &stop {
+                eprintln!("watertight: {message}");
+            }
+            stop.code()
+        }
+    }
+}
+
+fn start(cli: Cli) -> Result<(), Stop> {
+    let filter = EnvFilter::try_new(&cli.log).map_err(|error| Stop::Usage(format!("--log {}: {error}", cli.log)))?;
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Stop::Usage(format!("cannot start threads: {error}")))?;
+    let result = runtime.block_on(async {
+        match cli.command {
+            Command::Run(args) => run_command::run(args).await,
+            Command::Check(args) => check_command::check(args).await,
+            Command::Init(args) => init_command::init(args).await,
+            Command::Agent(args) => agent_command::serve(args).await,
+            Command::Serve(_) => Err(later("serve")),
+            Command::Replay(_) => Err(later("replay")),
+            Command::Drill(_) => Err(later("drill")),
+            Command::Rollout(_) => Err(later("rollout")),
+            Command::Export(_) => Err(later("export")),
+            Command::Import(_) => Err(later("import")),
+            Command::Rerun(_) => Err(later("rerun")),
+        }
+    });
+    // Blocking work that cannot be interrupted (reading a photo) does not hold up the exit.
+    runtime.shutdown_background();
+    result
+}
+
+fn later(command: &str) -> Stop {
+    Stop::Usage(format!("`{command}` is not built yet; there are run, check, init and agent"))
+}

@@ -1,0 +1,16 @@
+//! The `watertight` program: flags, files, terminals and exit codes. Results go to standard output, everything else to standard error.
+
+mod agent_command;
+mod args;
+mod assemble;
+mod check_command;
+mod exit;
+mod init_command;
+mod input;
+mod main;
+mod progress;
+mod project;
+mod run_command;
+mod table;
+
+pub use main::main;

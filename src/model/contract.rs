@@ -1,0 +1,22 @@
+//! The names of the headers that an agent is called with over HTTP. Both ends of the contract name them from here.
+
+/// W3C trace context.
+pub const TRACEPARENT: &str = "traceparent";
+/// The same over attempts, re-sends and a restart.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// The call that an attempt belongs to.
+pub const CALL_ID: &str = "x-watertight-call-id";
+/// The run that the call belongs to.
+pub const RUN_ID: &str = "x-watertight-run-id";
+/// 1 for the first attempt.
+pub const ATTEMPT: &str = "x-watertight-attempt";
+/// Milliseconds that are left until the answer is of no more use.
+pub const DEADLINE_MS: &str = "x-watertight-deadline-ms";
+/// Who it is for.
+pub const TENANT: &str = "x-watertight-tenant";
+/// For which feature.
+pub const FEATURE: &str = "x-watertight-feature";
+/// In which class.
+pub const PRIORITY: &str = "x-watertight-priority";
+/// Whether the caller's own layers should try again.
+pub const SHOULD_RETRY: &str = "x-should-retry";

@@ -1,0 +1,60 @@
+//! An agent's promise: its output is of the shape that its schema says, whatever backend made it. What breaks it is a bad reply.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::ports::{AttemptRequest, Backend, BoxFuture, Progress};
+use crate::model::{
+    facts::Ending,
+    reply::{AttemptFailure, Reply},
+};
+
+/// A schema that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the output schema is no JSON Schema: {0}")]
+pub struct InvalidSchema(String);
+
+/// A backend whose outputs are checked.
+pub struct Promised {
+    inner: Arc<dyn Backend>,
+    validator: jsonschema::Validator,
+}
+
+impl Promised {
+    /// Checks the outputs of `inner` against `schema`.
+    pub fn try_new(inner: Arc<dyn Backend>, schema: &Value) -> Result<Self, InvalidSchema> {
+        let validator = jsonschema::validator_for(schema).map_err(|error| InvalidSchema(error.to_string()))?;
+        Ok(Self { inner, validator })
+    }
+}
+
+impl std::fmt::Debug for Promised {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Promised")
+    }
+}
+
+impl Backend for Promised {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        Box::pin(async move {
+            let reply = self.inner.attempt(request, progress).await?;
+            let Some(error) = self.validator.iter_errors(&reply.output).next() else { return Ok(reply) };
+            // The value itself may hold what no log should: only where and which rule.
+            let place = error.instance_path().to_string();
+            let place = if place.is_empty() { "/".to_owned() } else { place };
+            let rule = error.schema_path().to_string();
+            let mut failure = AttemptFailure::new(
+                Ending::BadReply,
+                format!("the output is not of the promised shape: {place} breaks {rule}"),
+            );
+            failure.status = reply.status;
+            failure.usage = reply.usage;
+            Err(failure)
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! A step's call: the task that waits for its answer in the run's stead, and the words that plan and call exchange.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    call::{CallContext, CallError, CallReply, CallRequest},
+    handle::AgentHandle,
+    orchestrator::OrchestratorMessage,
+    permit::Permit,
+    run_cell::{RunCell, Told},
+};
+use crate::{
+    model::{envelope::Envelope, event::EventType},
+    workflow::plan::{
+        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend},
+        run_plan::RunPlan,
+    },
+};
+
+/// Pieces of content are gathered for so long before they become one event.
+const DELTA_GATHER: Duration = Duration::from_millis(200);
+/// Pieces that may be under way between an attempt and its run.
+const DELTAS_MAX: usize = 64;
+
+/// Who a step's call is for, and until when.
+pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -> CallContext {
+    let key = request.key;
+    let step = plan.workflow().steps()[key.step].id();
+    let index = key.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
+    CallContext {
+        run_id: Some(run.id.clone()),
+        idempotency_key: Some(format!("{}/{step}/{index}/{}", run.id, key.iteration)),
+        deadline: Some(plan.deadline()),
+        timeout: request.timeout,
+        ..run.context.clone()
+    }
+}
+
+/// Starts the task that waits for the answer. It belongs to no actor.
+pub(crate) fn start(
+    handle: AgentHandle,
+    permit: Permit,
+    context: CallContext,
+    run: &Arc<RunCell>,
+    step: String,
+    request: &StepRequest,
+    abort: CancellationToken,
+) {
+    let run = Arc::clone(run);
+    let shared = Arc::clone(&handle.shared);
+    let key = request.key;
+    let streams = handle.agent.settings.timeouts.first_token.is_some();
+    let (deltas, pieces) = mpsc::channel(DELTAS_MAX);
+    let deltas = streams.then_some(deltas);
+    let call = CallRequest { input: Arc::clone(&request.input), context, deltas };
+    shared.tracker.clone().spawn(async move {
+        let answer = handle.call_admitted(permit, call);
+        let told = follow(answer, pieces, streams, |text| {
+            let data = json!({ "text": text, "index": key.index, "iteration": key.iteration });
+            run.append(&handle.shared, EventType::StepDelta, Some(step.clone()), data);
+        });
+        tokio::select! {
+            biased;
+            result = told => {
+                run.tell(Told::Replied(key, Box::new(result)));
+                handle.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
+            }
+            // Leaving drops the call's future, and with it everything upstream.
+            () = abort.cancelled() => {}
+        }
+    });
+}
+
+/// Waits for the answer and passes gathered content on; the last piece before the answer.
+async fn follow(
+    answer: impl Future<Output = Result<CallReply, CallError>>,
+    mut pieces: mpsc::Receiver<String>,
+    streams: bool,
+    pass_on: impl Fn(&str),
+) -> Result<CallReply, CallError> {
+    tokio::pin!(answer);
+    if !streams {
+        return answer.await;
+    }
+    let mut gathered = String::new();
+    let flush = tokio::time::sleep(DELTA_GATHER);
+    tokio::pin!(flush);
+    let mut open = true;
+    let result = loop {
+        tokio::select! {
+            biased;
+            piece = pieces.recv(), if open => match piece {
+                Some(piece) => {
+                    if gathered.is_empty() {
+                        flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
+                    }
+                    gathered.push_str(&piece);
+                }
+                None => open = false,
+            },
+            () = &mut flush, if !gathered.is_empty() => pass_on(&std::mem::take(&mut gathered)),
+            result = &mut answer => break result,
+        }
+    };
+    if !gathered.is_empty() {
+        pass_on(&gathered);
+    }
+    result
+}
+
+/// A call's end in the plan's words.
+pub(crate) fn as_plan_result(result: Result<CallReply, CallError>) -> Result<CallDone, CallFailed> {
+    match result {
+        Ok(reply) => Ok(CallDone { output: reply.output, usage: reply.usage, attempts: reply.attempts }),
+        Err(error) => Err(CallFailed {
+            resend: if error.nothing_sent { Resend::Allowed } else { Resend::Never },
+            envelope: *error.envelope,
+            attempts: error.attempts,
+            usage: error.usage,
+        }),
+    }
+}
+
+/// A refusal of our own in the plan's words.
+pub(crate) fn own_refusal(envelope: Envelope) -> CallFailed {
+    CallFailed { envelope, resend: Resend::Allowed, attempts: Vec::new(), usage: None }
+}
+
+/// A refusal that the plan must not wait out.
+pub(crate) fn not_resendable(envelope: Envelope) -> CallFailed {
+    CallFailed { envelope, resend: Resend::Never, attempts: Vec::new(), usage: None }
+}

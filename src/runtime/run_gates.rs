@@ -1,0 +1,38 @@
+//! Gates as a plan sees them.
+
+use std::sync::Arc;
+
+use super::{
+    core::{Shared, lock},
+    handle::AgentHandle,
+};
+use crate::{
+    model::name::Name,
+    policy::breaker::state::GateView,
+    workflow::plan::action::{GateLook, Gates},
+};
+
+/// The published gates of a runtime.
+pub(crate) struct LiveGates<'a> {
+    pub(crate) shared: &'a Arc<Shared>,
+}
+
+impl Gates for LiveGates<'_> {
+    fn look(&self, agent: &Name) -> GateLook {
+        let Some(core) = self.shared.agent(agent.as_str()) else { return GateLook::Admits };
+        let handle = AgentHandle { shared: Arc::clone(self.shared), agent: Arc::clone(core) };
+        match handle.look() {
+            GateView::Admit => GateLook::Admits,
+            GateView::Probe { .. } => GateLook::HalfOpen,
+            GateView::Refuse(refusal) => {
+                GateLook::Refuses { until: refusal.until, reason: refusal.reason.as_str().to_owned() }
+            }
+        }
+    }
+
+    /// Half of the agent's slots, at least one: a single run never takes an agent for itself.
+    fn share(&self, agent: &Name) -> u32 {
+        let slots = self.shared.agent(agent.as_str()).map_or(1, |agent| lock(&agent.slots).cap());
+        (slots / 2).max(1)
+    }
+}

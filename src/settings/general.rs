@@ -1,0 +1,101 @@
+//! The small tables that concern the program as a whole: `[run]`, `[places]`, `[limits]`, `[node]`.
+
+use std::time::Duration;
+
+use crate::model::language::Language;
+
+use super::reader::Reader;
+
+/// The most nodes that share one configuration.
+pub const INSTANCES_MAX: u64 = 1_000;
+/// No byte limit can be set higher.
+pub const LIMIT_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
+
+/// How runs go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunSettings {
+    /// A run's time unless its workflow says otherwise.
+    pub deadline: Duration,
+    /// Language of texts for people.
+    pub language: Language,
+    /// Where photos were taken.
+    pub places: PlaceSharing,
+}
+
+/// Whether the places of photos may leave the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceSharing {
+    /// They stay.
+    Never,
+    /// Rounded, so that a town can be told but no house.
+    Rounded,
+}
+
+/// What is accepted at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// One input file, in bytes.
+    pub input_file_bytes_max: u64,
+    /// Files of one run.
+    pub input_files_max: u32,
+    /// One text input, in bytes.
+    pub input_text_bytes_max: u64,
+    /// One answer of an agent, in bytes.
+    pub reply_bytes_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            input_file_bytes_max: 64 * 1024 * 1024,
+            input_files_max: 500,
+            input_text_bytes_max: 1024 * 1024,
+            reply_bytes_max: 16 * 1024 * 1024,
+        }
+    }
+}
+
+/// Reads `[run]` and `[places]`.
+pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
+    let mut run = root.table("run");
+    let deadline = run.duration("deadline", Duration::from_secs(15 * 60));
+    let language = run.choice("language", Language::En, &[("en", Language::En), ("ko", Language::Ko)], &[]);
+    run.finish(&["cost_max", "calls_max", "tokens_max"]);
+    let mut places = root.table("places");
+    let words = [("never", PlaceSharing::Never), ("rounded", PlaceSharing::Rounded)];
+    let sharing = places.choice("share", PlaceSharing::Never, &words, &[]);
+    places.finish(&[]);
+    RunSettings { deadline, language, places: sharing }
+}
+
+/// Reads `[limits]`.
+pub(super) fn read_limits(root: &mut Reader<'_, '_>) -> Limits {
+    let defaults = Limits::default();
+    let mut reader = root.table("limits");
+    let mut bytes = |key: &'static str, default: u64| {
+        let value = reader.whole(key, 1, LIMIT_BYTES_MAX).unwrap_or(default);
+        reader.explain(key, value.to_string());
+        value
+    };
+    let mut limits = Limits {
+        input_file_bytes_max: bytes("input_file_bytes_max", defaults.input_file_bytes_max),
+        input_text_bytes_max: bytes("input_text_bytes_max", defaults.input_text_bytes_max),
+        reply_bytes_max: bytes("reply_bytes_max", defaults.reply_bytes_max),
+        ..defaults
+    };
+    let files = reader.whole("input_files_max", 1, 100_000).and_then(|files| u32::try_from(files).ok());
+    limits.input_files_max = files.unwrap_or(defaults.input_files_max);
+    reader.explain("input_files_max", limits.input_files_max.to_string());
+    reader.finish(&["in_flight_max"]);
+    limits
+}
+
+/// Reads `[node]`: how many nodes share what is configured.
+pub(super) fn read_instances(root: &mut Reader<'_, '_>) -> u32 {
+    let mut node = root.table("node");
+    let instances =
+        node.whole("instances", 1, INSTANCES_MAX).and_then(|number| u32::try_from(number).ok()).unwrap_or(1);
+    node.explain("instances", instances.to_string());
+    node.finish(&["name", "cluster"]);
+    instances
+}

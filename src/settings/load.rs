@@ -1,0 +1,336 @@
+//! From layers of text to checked settings: the one entry. Everything that is wrong is found in one go; a configuration with one
+//! mistake is refused as a whole and changes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
+
+use crate::model::name::Name;
+
+use super::{
+    agent::{Agent, Surroundings, read_agent, read_defaults},
+    agent_backend::Files,
+    folder::{AgentFolder, ConfigFile},
+    general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    layers::{merge, merge_environment, merge_flags},
+    nearest::nearest,
+    node::{Layer, Node, Table, Value, key_path, parse_file},
+    problem::{Origin, Problem, SettingsError},
+    provider::{Provider, ReadProvider, implicit_embedded, read_provider},
+    reader::Reader,
+    report::{ExplainRow, Report},
+    whole::check_whole,
+};
+
+/// The most agents, and the most providers.
+pub const ENTRIES_MAX: usize = 10_000;
+/// The provider that is there without being configured.
+pub const EMBEDDED_PROVIDER: &str = "embedded";
+
+/// The tables that are built.
+const TABLES: [&str; 7] = ["agents", "defaults", "limits", "node", "places", "providers", "run"];
+/// Tables that later versions know.
+const LATER: [&str; 22] = [
+    "adaptive",
+    "budgets",
+    "callers",
+    "capture",
+    "cluster",
+    "features",
+    "journal",
+    "keys",
+    "ladders",
+    "lines",
+    "logs",
+    "metrics",
+    "priorities",
+    "priority",
+    "prices",
+    "quotas",
+    "rollout",
+    "serve",
+    "tenants",
+    "tiers",
+    "volume_guard",
+    "ratios",
+];
+
+/// Which of the agents that have a folder but are not configured are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// All.
+    All,
+    /// These: the ones that a workflow names.
+    Named(Vec<Name>),
+}
+
+/// Everything that settings are made of. Nothing is read from the process itself.
+pub struct Sources<'a> {
+    /// `watertight.toml`, if there is one.
+    pub config: Option<&'a ConfigFile>,
+    /// The folder that relative paths of `api_key_file` start from.
+    pub folder: &'a Path,
+    /// Agents' folders; of two with one name the first counts.
+    pub agent_folders: &'a [AgentFolder],
+    /// The environment; only names with `WATERTIGHT_` are looked at.
+    pub environment: &'a BTreeMap<String, String>,
+    /// `key=value` flags.
+    pub flags: &'a [String],
+    /// The embedded agents that this program has.
+    pub embedded: &'a [Name],
+    /// Which agents are there.
+    pub wanted: Wanted,
+    /// Reads a file that the configuration names (a prompt, a schema); the error is a sentence's end.
+    pub read_file: &'a dyn Fn(&str) -> Result<Vec<u8>, String>,
+}
+
+/// Checked settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Providers, by name.
+    pub providers: Vec<Provider>,
+    /// Agents, by name.
+    pub agents: Vec<Agent>,
+    /// How runs go.
+    pub run: RunSettings,
+    /// What is accepted at most.
+    pub limits: Limits,
+    /// Nodes that share this configuration; counts are already divided by it.
+    pub instances: u32,
+    /// What is odd but holds.
+    pub warnings: Vec<Problem>,
+    explained: Vec<ExplainRow>,
+}
+
+impl Settings {
+    /// The agent by this name.
+    pub fn agent(&self, name: &str) -> Option<&Agent> {
+        self.agents.iter().find(|agent| agent.settings.name.as_str() == name)
+    }
+
+    /// The provider by this name.
+    pub fn provider(&self, name: &str) -> Option<&Provider> {
+        self.providers.iter().find(|provider| provider.settings.name.as_str() == name)
+    }
+}
+
+/// Every effective value and where it came from, by key.
+pub fn explain(settings: &Settings) -> Vec<ExplainRow> {
+    settings.explained.clone()
+}
+
+/// Makes checked settings of `sources`, or says everything that is wrong with them.
+pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
+    let mut report = Report::default();
+    let root = lay_over(sources, &mut report)?;
+    let place =
+        sources.config.map_or(Origin::Default, |file| Origin::File { path: Arc::from(file.path.as_str()), line: 0 });
+    let mut reader = Reader::new(&root, place, "", "", &mut report);
+    let defaults = reader.entries("defaults");
+    let providers = reader.entries("providers");
+    let agents = reader.entries("agents");
+    let run = read_run(&mut reader);
+    let limits = read_limits(&mut reader);
+    let instances = read_instances(&mut reader);
+    reader.finish(&LATER);
+    let defaults_place = root.get("defaults").map_or(Origin::Default, |node| node.origin.clone());
+    read_defaults(defaults, defaults_place, &mut report);
+    let mut found =
+        Found { sources, defaults, providers: read_providers(providers, defaults, sources.folder, &mut report) };
+    let mut agents = found.read_agents(agents, &mut report);
+    let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
+    if report.problems.is_empty() {
+        check_whole(&mut providers, &mut agents, instances, &mut report);
+    }
+    if !report.problems.is_empty() {
+        return Err(SettingsError::new(report.problems));
+    }
+    let mut warnings = std::mem::take(&mut report.warnings);
+    warnings.sort();
+    warnings.dedup();
+    Ok(Settings { providers, agents, run, limits, instances, warnings, explained: report.rows() })
+}
+
+/// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
+fn lay_over(sources: &Sources<'_>, report: &mut Report) -> Result<Table, SettingsError> {
+    let known = sources.agent_folders.iter().map(|folder| (folder.name.as_str().to_owned(), unwritten(Table::new())));
+    let mut root = Table::from([("agents".to_owned(), unwritten(known.collect()))]);
+    if let Some(file) = sources.config {
+        let parsed = parse_file(&Arc::from(file.path.as_str()), &file.bytes, Layer::Config);
+        merge(&mut root, parsed.map_err(SettingsError::new)?);
+    }
+    report.warnings.extend(merge_environment(&mut root, sources.environment, &TABLES));
+    report.problems.extend(merge_flags(&mut root, sources.flags));
+    if let Some(defaults) = root.get_mut("defaults") {
+        defaults.mark(Layer::Defaults);
+    }
+    Ok(root)
+}
+
+fn unwritten(table: Table) -> Node {
+    Node { value: Value::Table(table), origin: Origin::Default, layer: Layer::Config }
+}
+
+/// Checks a table's own key as a name and its value as a table.
+fn named<'t>(section: &str, key: &str, node: &'t Node, report: &mut Report) -> Option<(Name, &'t Table)> {
+    let refuse = |rule: String| Problem {
+        origin: node.origin.clone(),
+        key: key_path(section, key),
+        value: Some(node.shown(key)),
+        rule,
+    };
+    match (Name::try_new(key), node.as_table()) {
+        (Ok(name), Some(table)) => Some((name, table)),
+        (Err(error), _) => {
+            report.problems.push(refuse(error.to_string()));
+            None
+        }
+        (Ok(_), None) => {
+            report.problems.push(refuse("must be a table".to_owned()));
+            None
+        }
+    }
+}
+
+/// Refuses a table with more entries than are read.
+fn refuse_crowd(section: &str, table: &Table, report: &mut Report) {
+    if table.len() > ENTRIES_MAX {
+        let origin = table.values().map(|node| node.origin.clone()).min().unwrap_or(Origin::Default);
+        let rule = format!("has {} entries, at most {ENTRIES_MAX} are allowed", table.len());
+        report.problems.push(Problem { origin, key: section.to_owned(), value: None, rule });
+    }
+}
+
+fn read_providers(table: &Table, defaults: &Table, folder: &Path, report: &mut Report) -> BTreeMap<Name, ReadProvider> {
+    refuse_crowd("providers", table, report);
+    let mut providers = BTreeMap::new();
+    for (key, node) in table.iter().take(ENTRIES_MAX) {
+        if let Some((name, own)) = named("providers", key, node, report) {
+            let read = read_provider(name.clone(), own, node.origin.clone(), defaults, folder, report);
+            providers.insert(name, read);
+        }
+    }
+    if providers.is_empty() && table.is_empty() {
+        add_embedded(&mut providers, defaults, report);
+    }
+    providers
+}
+
+fn add_embedded(providers: &mut BTreeMap<Name, ReadProvider>, defaults: &Table, report: &mut Report) {
+    if let Ok(name) = Name::try_new(EMBEDDED_PROVIDER) {
+        providers.insert(name.clone(), implicit_embedded(name, defaults, report));
+    }
+}
+
+/// What has been read when the agents' turn comes.
+struct Found<'a> {
+    sources: &'a Sources<'a>,
+    defaults: &'a Table,
+    providers: BTreeMap<Name, ReadProvider>,
+}
+
+impl Found<'_> {
+    fn read_agents(&mut self, table: &Table, report: &mut Report) -> Vec<Agent> {
+        let mut wanted: BTreeSet<&str> = BTreeSet::new();
+        let guaranteed: Vec<Name> = self
+            .providers
+            .values()
+            .flat_map(|read| &read.provider.settings.guaranteed)
+            .map(|(name, _)| name.clone())
+            .collect();
+        match &self.sources.wanted {
+            Wanted::All => wanted.extend(table.keys().map(String::as_str)),
+            Wanted::Named(names) => wanted.extend(names.iter().chain(&guaranteed).map(Name::as_str)),
+        }
+        let mut agents = Vec::new();
+        refuse_crowd("agents", table, report);
+        for (key, node) in table.iter().take(ENTRIES_MAX) {
+            // A folder's agent that nobody wrote about is there if it is wanted.
+            let is_written = node.origin != Origin::Default || node.as_table().is_none_or(|own| !own.is_empty());
+            if !is_written && !wanted.contains(key.as_str()) {
+                continue;
+            }
+            if let Some((name, own)) = named("agents", key, node, report) {
+                agents.extend(self.read_one(&name, own, &node.origin, report));
+            }
+        }
+        agents
+    }
+
+    fn read_one(&mut self, name: &Name, own: &Table, place: &Origin, report: &mut Report) -> Option<Agent> {
+        let is_written = *place != Origin::Default || !own.is_empty();
+        let folder = self.sources.agent_folders.iter().find(|folder| folder.name == *name);
+        let mut table = match folder.map(AgentFolder::manifest) {
+            Some(Ok(manifest)) => manifest,
+            Some(Err(problems)) => {
+                report.problems.extend(problems);
+                return None;
+            }
+            None => Table::new(),
+        };
+        merge(&mut table, own.clone());
+        let place = match (place, folder) {
+            (Origin::Default, Some(folder)) => {
+                Origin::File { path: folder.file_path(super::folder::MANIFEST), line: 0 }
+            }
+            _ => place.clone(),
+        };
+        let provider = self.provider_of(name, &table, &place, is_written, report)?;
+        let read = self.providers.get(&provider)?;
+        let around = Surroundings {
+            defaults: self.defaults,
+            provider: read,
+            // Without a kind no key can be judged; the provider's own problem is told already.
+            kind: read.kind?,
+            files: Files { folder, read: self.sources.read_file },
+            twins: self.sources.embedded,
+        };
+        Some(read_agent(name, &table, place, &around, report))
+    }
+
+    /// The agent's provider: the one it names, else the only one, else the embedded one.
+    fn provider_of(
+        &mut self,
+        agent: &Name,
+        table: &Table,
+        place: &Origin,
+        is_written: bool,
+        report: &mut Report,
+    ) -> Option<Name> {
+        let key = key_path(&key_path("agents", agent.as_str()), "provider");
+        let names: Vec<&str> = self.providers.keys().map(Name::as_str).collect();
+        let chosen = match table.get("provider") {
+            Some(node) => {
+                let Value::Text(text) = &node.value else {
+                    let value = Some(node.shown("provider"));
+                    let rule = "must be the name of a provider, in quotes".to_owned();
+                    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule });
+                    return None;
+                };
+                if !names.contains(&text.as_str()) && text != EMBEDDED_PROVIDER {
+                    let suggestion =
+                        nearest(text, names.iter().copied()).map(|near| format!(", did you mean `{near}`?"));
+                    let rule = format!("there is no such provider{}", suggestion.unwrap_or_default());
+                    let value = Some(node.shown("provider"));
+                    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule });
+                    return None;
+                }
+                text.clone()
+            }
+            None if names.len() == 1 => names[0].to_owned(),
+            None if is_written && names.len() > 1 => {
+                let rule = format!("must be set, as there are several providers: {}", names.join(", "));
+                report.problems.push(Problem { origin: place.clone(), key, value: None, rule });
+                return None;
+            }
+            None => EMBEDDED_PROVIDER.to_owned(),
+        };
+        let name = Name::try_new(&chosen).ok()?;
+        if !self.providers.contains_key(&name) {
+            add_embedded(&mut self.providers, self.defaults, report);
+        }
+        Some(name)
+    }
+}

@@ -1,0 +1,21 @@
+//! `watertight.toml`, agents' manifests, environment and flags, made into checked settings.
+
+pub mod agent;
+pub mod agent_backend;
+mod breaker;
+pub mod endpoint;
+pub mod folder;
+pub mod general;
+mod layers;
+pub mod load;
+mod nearest;
+mod node;
+pub mod problem;
+pub mod provider;
+pub mod reader;
+pub mod report;
+pub mod secret;
+pub mod template;
+#[cfg(test)]
+mod tests;
+mod whole;

@@ -1,0 +1,293 @@
+//! One `[providers.X]` table: what the runtime guards and what the transport needs to reach it.
+
+use std::{path::Path, time::Duration};
+
+use crate::{
+    model::name::Name,
+    policy::breaker::settings::BreakerSettings,
+    runtime::settings::{ProviderSettings, SLOTS_MAX},
+};
+
+use super::{
+    breaker::read_breaker,
+    endpoint::{Endpoint, key_name, read_api_key, read_base_url, read_headers, read_query},
+    layers::merge,
+    node::{Layer, Node, Table, Value, key_path},
+    problem::Origin,
+    reader::Reader,
+    report::Report,
+};
+
+/// To a connection, unless configured.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Keys of providers that later versions know.
+const LATER: [&str; 10] = [
+    "keys",
+    "max_wait",
+    "prewarm",
+    "price",
+    "prices",
+    "region",
+    "regions",
+    "requests_per_minute",
+    "targets",
+    "tokens_per_minute",
+];
+
+/// Keys that only mean something over a network.
+const NETWORK_KEYS: [&str; 10] = [
+    "api_key",
+    "api_key_env",
+    "api_key_file",
+    "base_url",
+    "connect_timeout",
+    "flavor",
+    "headers",
+    "model",
+    "query",
+    "stream_upstream",
+];
+
+/// What kind of place a provider is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Inside this program.
+    Embedded,
+    /// A service of the user's.
+    Http,
+    /// An OpenAI-compatible server.
+    OpenAi,
+}
+
+impl Kind {
+    /// The word in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Http => "http",
+            Self::OpenAi => "openai",
+        }
+    }
+}
+
+/// Which program serves an OpenAI-compatible API, where that changes how it is treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavor {
+    /// Nothing is known of it.
+    Any,
+    /// llama.cpp: queues without bound, works on for plain requests whose caller left.
+    LlamaCpp,
+}
+
+/// Whether the upstream request is a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamUpstream {
+    /// Always, so that the server stops when the caller leaves.
+    Always,
+    /// As the caller asked.
+    AsAsked,
+}
+
+/// What the transport is told about a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProviderBackend {
+    /// Work inside this program.
+    Embedded,
+    /// A service of the user's.
+    Http(Endpoint),
+    /// An OpenAI-compatible server.
+    OpenAi {
+        /// How it is reached.
+        endpoint: Endpoint,
+        /// What serves it.
+        flavor: Flavor,
+        /// Whether requests to it stream.
+        stream_upstream: StreamUpstream,
+    },
+}
+
+impl ProviderBackend {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Embedded => Kind::Embedded,
+            Self::Http(_) => Kind::Http,
+            Self::OpenAi { .. } => Kind::OpenAi,
+        }
+    }
+}
+
+/// A provider as configured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Provider {
+    /// For the runtime.
+    pub settings: ProviderSettings,
+    /// For the transport.
+    pub backend: ProviderBackend,
+}
+
+/// A provider with what its agents still need of it.
+pub(super) struct ReadProvider {
+    pub(super) provider: Provider,
+    /// The model of its agents that name none.
+    pub(super) model: Option<(String, Origin)>,
+    pub(super) connect_timeout: Duration,
+    /// What it is, also where its backend could not be made; `None` where the configuration does not say.
+    pub(super) kind: Option<Kind>,
+    pub(super) flavor: Flavor,
+    /// False where its own table was so wrong that rules about its agents would only repeat it.
+    pub(super) is_sound: bool,
+}
+
+/// The provider that is there without being configured.
+pub(super) fn implicit_embedded(name: Name, defaults: &Table, report: &mut Report) -> ReadProvider {
+    let table = Table::from([(
+        "kind".to_owned(),
+        Node { value: Value::Text("embedded".to_owned()), origin: Origin::Default, layer: Layer::Defaults },
+    )]);
+    read_provider(name, &table, Origin::Default, defaults, Path::new(""), report)
+}
+
+/// Reads the table of provider `name` over `[defaults]`; files are taken from `folder`.
+pub(super) fn read_provider(
+    name: Name,
+    own: &Table,
+    place: Origin,
+    defaults: &Table,
+    folder: &Path,
+    report: &mut Report,
+) -> ReadProvider {
+    let problems_before = report.problems.len();
+    let path = key_path("providers", name.as_str());
+    let table = over_defaults(own, defaults);
+    let mut reader = Reader::new(&table, place, &path, "defaults", report);
+    let kinds = [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi)];
+    if !reader.is_given("kind") {
+        reader.refuse("kind", "must be set: embedded, http or openai");
+    }
+    let known_kind = reader.choice_of("kind", &kinds, &["ollama"]);
+    let kind = known_kind.unwrap_or(Kind::Embedded);
+    if let Some(kind) = known_kind {
+        reader.explain("kind", kind.as_str());
+    }
+    let flavor = read_flavor(&mut reader, kind);
+    let slots = read_slots(&mut reader, flavor);
+    let guaranteed = read_guaranteed(&mut reader);
+    let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
+    let connect_timeout = match kind {
+        Kind::Embedded => CONNECT_TIMEOUT,
+        Kind::Http | Kind::OpenAi => reader.duration("connect_timeout", CONNECT_TIMEOUT),
+    };
+    let backend = known_kind.and_then(|kind| read_backend(&mut reader, kind, flavor, connect_timeout, folder));
+    if known_kind.is_none() {
+        // Which keys fit is not known without the kind; they are only marked as known.
+        reader.know(&NETWORK_KEYS);
+    }
+    let model = match kind {
+        Kind::Embedded => None,
+        Kind::Http | Kind::OpenAi => reader.text("model").map(|model| (model.to_owned(), reader.origin("model"))),
+    };
+    reader.finish(&LATER);
+    let key = match &backend {
+        Some(ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. }) => {
+            endpoint.api_key.as_ref().and_then(|source| Name::try_new(&key_name(source)).ok())
+        }
+        _ => None,
+    };
+    let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
+    let is_sound = report.problems.len() == problems_before;
+    let backend = backend.unwrap_or(ProviderBackend::Embedded);
+    ReadProvider {
+        provider: Provider { settings, backend },
+        model,
+        connect_timeout,
+        kind: known_kind,
+        flavor,
+        is_sound,
+    }
+}
+
+/// `[defaults]` reach a provider through its breaker and `connect_timeout`. Three failures in a row stay a provider's own rule:
+/// the default there is meant for targets.
+fn over_defaults(own: &Table, defaults: &Table) -> Table {
+    let mut table = Table::new();
+    let is_embedded = own.get("kind").is_some_and(|node| node.value == Value::Text("embedded".to_owned()));
+    for key in ["breaker", "connect_timeout"] {
+        let fits = key == "breaker" || !is_embedded;
+        if let Some(node) = defaults.get(key).filter(|_| fits) {
+            table.insert(key.to_owned(), node.clone());
+        }
+    }
+    if let Some(Value::Table(breaker)) = table.get_mut("breaker").map(|node| &mut node.value) {
+        breaker.remove("consecutive_failures");
+    }
+    merge(&mut table, own.clone());
+    table
+}
+
+fn read_flavor(reader: &mut Reader<'_, '_>, kind: Kind) -> Flavor {
+    match kind {
+        Kind::OpenAi => {
+            reader.choice("flavor", Flavor::Any, &[("any", Flavor::Any), ("llama_cpp", Flavor::LlamaCpp)], &[])
+        }
+        Kind::Http => {
+            reader.unfit(&["flavor", "stream_upstream"], "is only for kind = \"openai\"");
+            Flavor::Any
+        }
+        Kind::Embedded => Flavor::Any,
+    }
+}
+
+fn read_slots(reader: &mut Reader<'_, '_>, flavor: Flavor) -> Option<u32> {
+    let configured = reader.whole("slots", 0, u64::from(SLOTS_MAX)).and_then(|slots| u32::try_from(slots).ok());
+    let slots = configured.or(match flavor {
+        Flavor::LlamaCpp => Some(1),
+        Flavor::Any => None,
+    });
+    reader.explain("slots", slots.map_or("no cap".to_owned(), |slots| slots.to_string()));
+    slots
+}
+
+fn read_guaranteed(reader: &mut Reader<'_, '_>) -> Vec<(Name, u32)> {
+    let mut table = reader.table("guaranteed");
+    let mut guaranteed = Vec::new();
+    for (agent, number) in table.open_entries(0, u64::from(SLOTS_MAX)) {
+        match (Name::try_new(&agent), u32::try_from(number)) {
+            (Ok(name), Ok(slots)) => guaranteed.push((name, slots)),
+            _ => table.refuse(&agent, "must be an agent's name and its slots"),
+        }
+    }
+    guaranteed
+}
+
+fn read_backend(
+    reader: &mut Reader<'_, '_>,
+    kind: Kind,
+    flavor: Flavor,
+    connect_timeout: Duration,
+    folder: &Path,
+) -> Option<ProviderBackend> {
+    if kind == Kind::Embedded {
+        reader.unfit(&NETWORK_KEYS, "is not for kind = \"embedded\": its agents work inside this program");
+        return Some(ProviderBackend::Embedded);
+    }
+    let base_url = read_base_url(reader);
+    let api_key = read_api_key(reader, folder);
+    let headers = read_headers(reader);
+    let query = read_query(reader);
+    if api_key.is_some() && headers.iter().any(|(name, _)| name == "authorization") {
+        reader.refuse("headers", "must not hold `authorization` together with api_key_env or api_key_file");
+    }
+    let endpoint = base_url.map(|base_url| Endpoint { base_url, api_key, headers, query, connect_timeout });
+    if kind == Kind::Http {
+        return endpoint.map(ProviderBackend::Http);
+    }
+    let default = match flavor {
+        Flavor::LlamaCpp => StreamUpstream::Always,
+        Flavor::Any => StreamUpstream::AsAsked,
+    };
+    let words = [("always", StreamUpstream::Always), ("as_asked", StreamUpstream::AsAsked)];
+    let stream_upstream = reader.choice("stream_upstream", default, &words, &[]);
+    endpoint.map(|endpoint| ProviderBackend::OpenAi { endpoint, flavor, stream_upstream })
+}

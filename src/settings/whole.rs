@@ -1,0 +1,114 @@
+//! Rules between tables: what several nodes divide, shares that must fit, trial timeouts that follow the agents' own.
+
+use crate::{
+    model::{duration, name::Name},
+    policy::breaker::settings::BreakerSettings,
+    runtime::settings::Timeouts,
+};
+
+use super::{
+    agent::Agent, breaker::raised_trial_timeout, node::key_path, problem::Problem, provider::Provider, report::Report,
+};
+
+/// Applies every rule between tables.
+pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], instances: u32, report: &mut Report) {
+    for agent in agents.iter_mut() {
+        let path = key_path("agents", agent.settings.name.as_str());
+        agent.settings.slots = divided(agent.settings.slots, &key_path(&path, "slots"), instances, report);
+        finish_breaker(&mut agent.settings.breaker, &path, &[agent.settings.timeouts], instances, report);
+    }
+    for provider in providers.iter_mut() {
+        let name = &provider.settings.name;
+        let path = key_path("providers", name.as_str());
+        let leaning: Vec<&Agent> = agents.iter().filter(|agent| agent.settings.provider == *name).collect();
+        let timeouts: Vec<Timeouts> = leaning.iter().map(|agent| agent.settings.timeouts).collect();
+        finish_breaker(&mut provider.settings.breaker, &path, &timeouts, instances, report);
+        provider.settings.slots =
+            provider.settings.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
+        for (agent, slots) in &mut provider.settings.guaranteed {
+            let key = key_path(&key_path(&path, "guaranteed"), agent.as_str());
+            *slots = divided(*slots, &key, instances, report);
+        }
+        let names: Vec<&Name> = leaning.iter().map(|agent| &agent.settings.name).collect();
+        check_guaranteed(provider, &path, &names, report);
+    }
+}
+
+/// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.
+fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
+    if instances <= 1 || count == 0 {
+        return count;
+    }
+    let share = count / instances;
+    if share == 0 {
+        let rule = format!("falls under 1 when divided by node.instances = {instances}");
+        let problem =
+            Problem { origin: report.origin_of(key), key: key.to_owned(), value: Some(count.to_string()), rule };
+        report.problems.push(problem);
+        return 1;
+    }
+    report.derive(key, share.to_string(), &format!("divided by node.instances = {instances}"));
+    share
+}
+
+fn finish_breaker(
+    breaker: &mut BreakerSettings,
+    path: &str,
+    timeouts: &[Timeouts],
+    instances: u32,
+    report: &mut Report,
+) {
+    let path = key_path(path, "breaker");
+    breaker.trials = divided(breaker.trials, &key_path(&path, "trials"), instances, report);
+    let raised = raised_trial_timeout(breaker.trial_timeout, timeouts);
+    if let Some(timeout) = raised.filter(|_| raised != breaker.trial_timeout) {
+        let how = "raised to the longest attempt or call of its agents";
+        report.derive(&key_path(&path, "trial_timeout"), duration::format(timeout), how);
+    }
+    breaker.trial_timeout = raised;
+}
+
+/// Guaranteed shares must fit into the provider's slots, and name agents that lean on it.
+fn check_guaranteed(provider: &Provider, path: &str, leaning: &[&Name], report: &mut Report) {
+    let key = key_path(path, "guaranteed");
+    let settings = &provider.settings;
+    for (agent, slots) in settings.guaranteed.iter().filter(|(agent, _)| !leaning.contains(&agent)) {
+        let inner = key_path(&key, agent.as_str());
+        let rule = "names no agent of this provider".to_owned();
+        let value = Some(slots.to_string());
+        report.problems.push(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
+    }
+    let agents = u32::try_from(leaning.len()).unwrap_or(u32::MAX);
+    let Some(slots) = settings.slots else {
+        if let Some((agent, guaranteed)) = settings.guaranteed.first() {
+            let inner = key_path(&key, agent.as_str());
+            let rule = format!("means nothing without {}", key_path(path, "slots"));
+            let value = Some(guaranteed.to_string());
+            report.problems.push(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
+        }
+        return;
+    };
+    let slots_key = key_path(path, "slots");
+    if slots < agents && settings.guaranteed.is_empty() {
+        if slots > 0 {
+            let rule = format!("is fewer than its {agents} agents: none of them has a guaranteed share");
+            let origin = report.origin_of(&slots_key);
+            report.warnings.push(Problem { origin, key: slots_key, value: Some(slots.to_string()), rule });
+        }
+        return;
+    }
+    let named: u64 = settings.guaranteed.iter().map(|(_, slots)| u64::from(*slots)).sum();
+    let unnamed = u64::from(agents).saturating_sub(settings.guaranteed.len() as u64);
+    let needed = named + unnamed * u64::from(slots.checked_div(agents).unwrap_or(0).max(1));
+    if !settings.guaranteed.is_empty() && needed > u64::from(slots) {
+        let rule = format!(
+            "is too few: guaranteed shares need {needed} ({named} configured, {unnamed} agents with the usual share)"
+        );
+        report.problems.push(Problem {
+            origin: report.origin_of(&slots_key),
+            key: slots_key,
+            value: Some(slots.to_string()),
+            rule,
+        });
+    }
+}

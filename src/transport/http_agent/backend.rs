@@ -1,0 +1,100 @@
+//! One exchange with an `http` agent. Never repeats anything; dropping the future closes the connection.
+
+use std::sync::Arc;
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Reply},
+    },
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    transport::{
+        client::{Answer, Outgoing, ProviderClient},
+        secret,
+        stream::{EventStream, StreamClock},
+    },
+};
+
+use super::{
+    mapping::{CheckedMapping, HttpMapping, InvalidMapping},
+    reading::{self, Frame},
+    request::{self, Wanted},
+};
+
+/// An agent that is a service of the user's.
+#[derive(Debug)]
+pub struct HttpAgent {
+    client: Arc<ProviderClient>,
+    mapping: CheckedMapping,
+}
+
+impl HttpAgent {
+    /// An agent at `client`'s provider, called as `mapping` says.
+    pub fn try_new(client: Arc<ProviderClient>, mapping: &HttpMapping) -> Result<Self, InvalidMapping> {
+        Ok(Self { client, mapping: CheckedMapping::try_new(mapping)? })
+    }
+
+    async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        let wanted = if progress.is_watched() { Wanted::Stream } else { Wanted::Whole };
+        let mut headers = request::contract_headers(request, wanted)?;
+        for (name, value) in &self.mapping.headers {
+            headers.insert(name.clone(), value.clone());
+        }
+        let outgoing = Outgoing {
+            method: self.mapping.method.clone(),
+            path: self.mapping.path.clone(),
+            headers,
+            body: Some(request::body(&request.input, self.mapping.request.as_ref())?),
+        };
+        let clock = StreamClock::start(request.timeouts);
+        let sent = self.client.send(outgoing, &self.mapping.errors);
+        let answer = match wanted {
+            Wanted::Whole => sent.await?,
+            Wanted::Stream => clock.within(sent).await??,
+        };
+        if answer.is_event_stream {
+            return self.read_stream(answer, clock, progress).await;
+        }
+        let head = answer.head;
+        reading::whole(head, &answer.into_body().await?, &self.mapping)
+    }
+
+    async fn read_stream(
+        &self,
+        answer: Answer,
+        clock: StreamClock,
+        progress: &Progress,
+    ) -> Result<Reply, AttemptFailure> {
+        let head = answer.head;
+        let mut events = EventStream::new(answer.into_pieces(), clock);
+        while let Some(event) = events.next().await? {
+            match reading::frame(head, &event, &self.mapping)? {
+                Frame::Delta(text) if !text.is_empty() => {
+                    progress.content(&text).await;
+                    events.clock.content();
+                }
+                Frame::Reply(reply) => return Ok(reply),
+                Frame::Delta(_) | Frame::Nothing => {}
+            }
+        }
+        let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without an output");
+        Err(AttemptFailure { status: Some(head.status), ..cut })
+    }
+}
+
+impl Backend for HttpAgent {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        Box::pin(async move {
+            self.exchange(request, progress)
+                .await
+                .map_err(|failure| secret::scrub_failure(self.client.scrub(failure), &self.mapping.secrets))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! The contract and mapped services over real sockets.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    model::{facts::TimeoutKind, reply::Usage},
+    runtime::ports::AttemptTimeouts,
+    transport::{
+        client::ProviderOptions,
+        fake_server::{FakeServer, Step, answer, stream, stream_head},
+        secret::Secret,
+        test_attempt::{request, unwatched, watched},
+    },
+};
+
+const SERVER_ERROR: Ending = Ending::status(502);
+
+fn agent(server: &FakeServer, mapping: &HttpMapping) -> HttpAgent {
+    let client = ProviderClient::try_new(&ProviderOptions::at(&server.base_url)).unwrap();
+    HttpAgent::try_new(Arc::new(client), mapping).unwrap()
+}
+
+fn at_path(path: &str) -> HttpMapping {
+    HttpMapping { path: path.to_owned(), ..HttpMapping::default() }
+}
+
+#[tokio::test]
+async fn the_whole_contract_is_sent() {
+    let server = FakeServer::start(vec![answer(
+        200,
+        "",
+        r#"{"output": {"text": "좋은 글"}, "usage": {"prompt_tokens": 7, "output_tokens": 3}}"#,
+    )])
+    .await;
+    let done = unwatched(&agent(&server, &at_path("/draft")), &request(json!({"notes": "바다"}))).await;
+    let usage = Usage { prompt_tokens: 7, output_tokens: 3, estimated: false };
+    let want =
+        Reply { output: json!({"text": "좋은 글"}), usage: Some(usage), finish_reason: None, status: Some(200) };
+    assert_eq!(done.reply(), &want);
+    let sent = server.requests().concat();
+    for line in [
+        "POST /draft HTTP/1.1",
+        "content-type: application/json",
+        "accept: application/json",
+        "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        "idempotency-key: run-1/draft/0/0",
+        "x-watertight-call-id: call-1",
+        "x-watertight-run-id: run-1",
+        "x-watertight-attempt: 2",
+        "x-watertight-deadline-ms: 12500",
+        "x-watertight-tenant: acme",
+        "x-watertight-feature: chat",
+        "x-watertight-priority: batch",
+    ] {
+        assert!(sent.contains(&format!("{line}\r\n")), "{line} is missing in {sent}");
+    }
+    assert_eq!(server.bodies(), [json!({"input": {"notes": "바다"}})]);
+}
+
+#[tokio::test]
+async fn whole_answers() {
+    for (status, body, want) in [
+        (200, r#"{"output": null}"#, Ok(Value::Null)),
+        (201, r#"{"output": "a"}"#, Ok(json!("a"))),
+        (200, r#"{"output": 1, "error": null}"#, Ok(json!(1))),
+        (200, r#"{"text": "a"}"#, Err(Ending::BadReply)),
+        (200, "fine", Err(Ending::BadReply)),
+        (200, "", Err(Ending::BadReply)),
+        (200, r#"{"output": "#, Err(Ending::BadReply)),
+        (200, r#"{"error": {"error_code": "BUSY"}}"#, Err(SERVER_ERROR)),
+        (200, r#"{"errorCode": "BUSY", "httpStatus": 503}"#, Err(Ending::status(503))),
+        (503, r#"{"output": "a"}"#, Err(Ending::status(503))),
+        (422, r#"{"detail": "no"}"#, Err(Ending::status(422))),
+    ] {
+        let server = FakeServer::start(vec![answer(status, "", body)]).await;
+        let done = unwatched(&agent(&server, &at_path("/")), &request(json!({}))).await;
+        assert_eq!(done.ended.map(|reply| reply.output).map_err(|failure| failure.ending), want, "{status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn streams() {
+    let end = "data: {\"output\": {\"text\": \"ab\"}, \"usage\": {\"prompt_tokens\": 1, \"output_tokens\": 2}}\n\n";
+    let deltas = "data: {\"delta\": \"a\"}\n\n: alive\n\ndata: {\"delta\": \"\"}\n\ndata: {\"delta\": \"b\"}\n\n";
+    let error =
+        "event: error\ndata: {\"error\": {\"error_code\": \"BUSY\", \"http_status\": 503, \"retryable\": true}}\n\n";
+    let busy = Ending::Status {
+        status: 503,
+        retryable: Some(true),
+        content_filter: false,
+        context_too_long: false,
+        quota_spent: None,
+    };
+    for (text, pieces, want) in [
+        (format!("{deltas}{end}"), &["a", "b"][..], Ok(json!({"text": "ab"}))),
+        (end.to_owned(), &[], Ok(json!({"text": "ab"}))),
+        (end.trim_end().to_owned(), &[], Ok(json!({"text": "ab"}))),
+        (deltas.to_owned(), &["a", "b"], Err(Ending::StreamCut)),
+        (format!("{deltas}data: {{\"output\": {{\"te"), &["a", "b"], Err(Ending::StreamCut)),
+        (String::new(), &[], Err(Ending::StreamCut)),
+        (format!("{deltas}{error}"), &["a", "b"], Err(busy.clone())),
+        (format!(": first\n\n{error}"), &[], Err(busy)),
+        ("data: oops\n\n".to_owned(), &[], Err(Ending::BadReply)),
+    ] {
+        let server = FakeServer::start(vec![stream(&text)]).await;
+        let done = watched(&agent(&server, &at_path("/")), &request(json!({}))).await;
+        assert!(server.requests()[0].contains("accept: text/event-stream"));
+        assert_eq!(done.pieces, pieces, "{text}");
+        assert_eq!(done.committed, !pieces.is_empty(), "{text}");
+        assert_eq!(done.ended.map(|reply| reply.output).map_err(|failure| failure.ending), want, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_was_not_asked_for_is_read_all_the_same() {
+    let server = FakeServer::start(vec![stream("data: {\"delta\": \"a\"}\n\ndata: {\"output\": \"a\"}\n\n")]).await;
+    let done = unwatched(&agent(&server, &at_path("/")), &request(json!({}))).await;
+    assert_eq!(done.reply().output, json!("a"));
+}
+
+#[tokio::test]
+async fn clocks_of_a_stream() {
+    let first = Step::Send(b"data: {\"delta\": \"a\"}\n\n".to_vec());
+    let alive = [Step::Send(b": alive\n\n".to_vec()), Step::Pause(Duration::from_millis(40))];
+    let beats: Vec<Step> = alive.iter().cycle().take(20).cloned().collect();
+    for (steps, want) in [
+        (vec![Step::UntilClosed], TimeoutKind::FirstToken),
+        ([vec![stream_head()], beats.clone()].concat(), TimeoutKind::FirstToken),
+        ([vec![stream_head(), first], beats].concat(), TimeoutKind::Stall),
+    ] {
+        let server = FakeServer::start(vec![steps]).await;
+        let timeouts =
+            AttemptTimeouts { first_token: Some(Duration::from_millis(150)), stall: Some(Duration::from_millis(120)) };
+        let request = crate::runtime::ports::AttemptRequest { timeouts, ..request(json!({})) };
+        let done = watched(&agent(&server, &at_path("/")), &request).await;
+        assert_eq!(done.failure().ending, Ending::Timeout { timeout: want });
+    }
+}
+
+#[tokio::test]
+async fn a_mapped_service() {
+    let text = |text: &str| Some(text.to_owned());
+    let mapping = HttpMapping {
+        method: text("PUT"),
+        path: "/v2/generate".to_owned(),
+        headers: vec![("x-token".to_owned(), Secret::new("token-secret"))],
+        request: text(r#"{"prompt": {{ input.notes }}, "n": {{ input.photos | length }}}"#),
+        output: text("/results/0/text"),
+        usage_prompt: text("/tokens/in"),
+        usage_output: text("/tokens/out"),
+        error_code: text("/fault/id"),
+        message: text("/fault/words"),
+        retryable: text("/fault/again"),
+        retry_after: text("/fault/in"),
+    };
+    let server = FakeServer::start(vec![
+        answer(200, "", r#"{"results": [{"text": "글"}], "tokens": {"in": 5, "out": 2}}"#),
+        answer(200, "", r#"{"results": []}"#),
+        answer(418, "", r#"{"fault": {"id": "E7", "words": "bad token-secret", "again": true, "in": 2}}"#),
+        answer(200, "", r#"{"fault": {"id": "E8"}}"#),
+    ])
+    .await;
+    let agent = agent(&server, &mapping);
+    let request = request(json!({"notes": "say \"hi\"", "photos": [1, 2]}));
+    let done = unwatched(&agent, &request).await;
+    assert_eq!(done.reply().output, json!("글"));
+    assert_eq!(done.reply().usage.map(|usage| (usage.prompt_tokens, usage.output_tokens)), Some((5, 2)));
+    assert_eq!(server.bodies(), [json!({"prompt": "say \"hi\"", "n": 2})]);
+    let sent = server.requests().concat();
+    assert!(sent.starts_with("PUT /v2/generate ") && sent.contains("x-token: token-secret\r\n"), "{sent}");
+    assert_eq!(unwatched(&agent, &request).await.failure().ending, Ending::BadReply);
+    let failed = unwatched(&agent, &request).await;
+    let failure = failed.failure();
+    assert_eq!((failure.upstream_code.as_deref(), failure.message.as_str()), (Some("E7"), "bad ***"));
+    assert_eq!(failure.retry_after, Some(Duration::from_secs(2)));
+    assert_eq!(unwatched(&agent, &request).await.failure().ending, SERVER_ERROR);
+}
+
+#[tokio::test]
+async fn inputs_that_cannot_be_sent() {
+    let server = FakeServer::start(vec![]).await;
+    for template in ["{\"a\": {{ input.absent }}}", "{\"a\": "] {
+        let mapping = HttpMapping { request: Some(template.to_owned()), ..at_path("/") };
+        let done = unwatched(&agent(&server, &mapping), &request(json!({}))).await;
+        let Ending::Status { status, retryable, .. } = done.failure().ending else { panic!("{done:?}") };
+        assert_eq!((status, retryable), (400, Some(false)), "{template}");
+    }
+    assert!(server.requests().is_empty(), "nothing is sent");
+}
+
+#[tokio::test]
+async fn leaving_stops_the_work() {
+    let first = Step::Send(b"data: {\"delta\": \"a\"}\n\n".to_vec());
+    for steps in [vec![Step::UntilClosed], vec![stream_head(), first, Step::UntilClosed]] {
+        let mut server = FakeServer::start(vec![steps]).await;
+        let agent = agent(&server, &at_path("/"));
+        let attempt = tokio::spawn(async move { watched(&agent, &request(json!({}))).await });
+        server.has_requests(1).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        attempt.abort();
+        assert!(server.sees_client_leave().await);
+    }
+}

@@ -1,0 +1,6 @@
+//! `http` agents: services of the user's own, over the contract or mapped to it.
+
+pub mod backend;
+pub mod mapping;
+pub mod reading;
+pub mod request;

@@ -1,0 +1,20 @@
+//! Adapters that reach agents over HTTP.
+
+pub mod client;
+pub mod error_body;
+pub mod error_code;
+#[cfg(test)]
+mod fake_server;
+pub mod http_agent;
+pub mod json_pointer;
+pub mod openai;
+pub mod secret;
+#[cfg(test)]
+mod shared_cases;
+pub mod sse;
+pub mod stream;
+pub mod tap;
+pub mod template;
+#[cfg(test)]
+pub(crate) mod test_attempt;
+pub mod usage;

@@ -1,0 +1,119 @@
+//! One exchange with an OpenAI-compatible server. Never repeats anything; dropping the future closes the connection.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+
+use crate::{
+    model::reply::{AttemptFailure, Reply},
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    transport::{
+        client::{Answer, Outgoing, ProviderClient},
+        error_body::ErrorPointers,
+        http_agent::request::Wanted,
+        stream::{EventStream, StreamClock},
+    },
+};
+
+use super::{
+    completion::Completion,
+    output, request,
+    settings::{CheckedSettings, InvalidOpenAi, OpenAiSettings},
+    stream_reader::{Heard, StreamReader},
+};
+
+/// Joined to the provider's `base_url`, which ends with the version.
+pub const CHAT_PATH: &str = "/chat/completions";
+
+/// An agent whose work is done by a model behind an OpenAI-compatible server.
+#[derive(Debug)]
+pub struct OpenAiAgent {
+    client: Arc<ProviderClient>,
+    agent: CheckedSettings,
+}
+
+impl OpenAiAgent {
+    /// An agent at `client`'s provider.
+    pub fn try_new(client: Arc<ProviderClient>, settings: OpenAiSettings) -> Result<Self, InvalidOpenAi> {
+        Ok(Self { client, agent: CheckedSettings::try_new(settings)? })
+    }
+
+    async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        let wanted = request::wanted(&self.agent, progress.is_watched());
+        let chat = request::chat(&self.agent, &request.input, wanted)?;
+        let outgoing = Outgoing {
+            method: Method::POST,
+            path: CHAT_PATH.to_owned(),
+            headers: request::headers(request, wanted)?,
+            body: Some(chat.body),
+        };
+        let clock = StreamClock::start(request.timeouts);
+        let no_pointers = ErrorPointers::default();
+        let sent = self.client.send(outgoing, &no_pointers);
+        let answer = match wanted {
+            Wanted::Whole => sent.await?,
+            Wanted::Stream => clock.within(sent).await??,
+        };
+        let head = answer.head;
+        let completion = if answer.is_event_stream {
+            read_stream(answer, clock, progress, chat.prompt_tokens).await?
+        } else {
+            Completion::read(head, &answer.into_body().await?)?
+        };
+        output::reply(completion, self.agent.promise(), chat.prompt_tokens, head.status)
+    }
+}
+
+async fn read_stream(
+    answer: Answer,
+    clock: StreamClock,
+    progress: &Progress,
+    prompt_tokens: u64,
+) -> Result<Completion, AttemptFailure> {
+    let head = answer.head;
+    let mut reader = StreamReader::new();
+    let mut events = EventStream::new(answer.into_pieces(), clock);
+    loop {
+        let told = match events.next().await {
+            Ok(Some(event)) => reader.read(head, &event),
+            Ok(None) => break,
+            // Once it has told why it stopped, only its usage can be missing, and that is counted.
+            Err(_) if reader.is_complete() => break,
+            Err(failure) => Err(failure),
+        };
+        match told.map_err(|failure| with_usage(failure, reader.so_far(), prompt_tokens))? {
+            Heard::Content(text) => {
+                progress.content(&text).await;
+                events.clock.content();
+                if reader.is_complete() {
+                    events.clock.finished();
+                }
+            }
+            Heard::AtWork => events.clock.content(),
+            Heard::Finished => events.clock.finished(),
+            Heard::Done => break,
+            Heard::Nothing => {}
+        }
+    }
+    let so_far = reader.so_far().clone();
+    reader.finish(head).map_err(|failure| with_usage(failure, &so_far, prompt_tokens))
+}
+
+/// A stream that failed after its first content has cost what came until then.
+fn with_usage(failure: AttemptFailure, so_far: &Completion, prompt_tokens: u64) -> AttemptFailure {
+    let used = so_far.pieces > 0 || so_far.usage.is_some();
+    AttemptFailure { usage: used.then(|| so_far.usage_or_estimate(prompt_tokens)), ..failure }
+}
+
+impl Backend for OpenAiAgent {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        Box::pin(async move { self.exchange(request, progress).await.map_err(|failure| self.client.scrub(failure)) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

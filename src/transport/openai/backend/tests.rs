@@ -1,0 +1,253 @@
+//! Agents on an OpenAI-compatible server, over real sockets.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::{
+    model::{
+        facts::{Ending, TimeoutKind},
+        reply::Usage,
+    },
+    runtime::ports::AttemptTimeouts,
+    transport::{
+        client::ProviderOptions,
+        fake_server::{FakeServer, Step, answer, stream, stream_head},
+        openai::{probe::probe_models, settings::StreamUpstream},
+        secret::Secret,
+        test_attempt::{request, unwatched, watched},
+    },
+};
+
+fn settings() -> OpenAiSettings {
+    OpenAiSettings {
+        model: "qwen".to_owned(),
+        prompt: "Notes: {{ input.notes }}".to_owned(),
+        ..OpenAiSettings::default()
+    }
+}
+
+fn client(server: &FakeServer) -> Arc<ProviderClient> {
+    let options = ProviderOptions {
+        key: Some(Secret::new("sk-secret-1")),
+        ..ProviderOptions::at(&format!("{}/v1", server.base_url))
+    };
+    Arc::new(ProviderClient::try_new(&options).unwrap())
+}
+
+fn agent(server: &FakeServer, settings: OpenAiSettings) -> OpenAiAgent {
+    OpenAiAgent::try_new(client(server), settings).unwrap()
+}
+
+fn notes() -> Value {
+    json!({"notes": "바다"})
+}
+
+fn chat_answer(content: &str) -> Vec<Step> {
+    let body = json!({
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
+    });
+    answer(200, "content-type: application/json\r\n", &body.to_string())
+}
+
+fn frame(text: &str) -> String {
+    format!("data: {}\n\n", json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]}))
+}
+
+const STOP: &str = "data: {\"choices\": [{\"index\": 0, \"delta\": {}, \"finish_reason\": \"stop\"}]}\n\n";
+
+#[tokio::test]
+async fn what_is_sent() {
+    let server = FakeServer::start(vec![chat_answer("{\"a\": 1}")]).await;
+    let schema = json!({"type": "object"});
+    let settings = OpenAiSettings {
+        system: Some("You write.".to_owned()),
+        schema: Some(schema.clone()),
+        max_output_tokens: Some(900),
+        temperature: Some(0.5),
+        seed: Some(7),
+        extra: Map::from_iter([("top_p".to_owned(), json!(0.9))]),
+        ..settings()
+    };
+    let done = unwatched(&agent(&server, settings), &request(notes())).await;
+    assert_eq!(done.reply().output, json!({"a": 1}));
+    let want = json!({
+        "model": "qwen",
+        "messages": [{"role": "system", "content": "You write."}, {"role": "user", "content": "Notes: 바다"}],
+        "stream": true,
+        "stream_options": {"include_usage": true},
+        "max_tokens": 900,
+        "temperature": 0.5,
+        "seed": 7,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}},
+        "top_p": 0.9,
+    });
+    assert_eq!(server.bodies(), [want]);
+    let sent = server.requests().concat();
+    assert!(sent.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{sent}");
+    assert!(
+        sent.contains("authorization: Bearer sk-secret-1\r\n") && sent.contains("idempotency-key: run-1/draft/0/0\r\n")
+    );
+    assert!(!sent.contains("x-watertight-tenant"), "a vendor learns no tenants: {sent}");
+}
+
+#[tokio::test]
+async fn when_a_stream_is_asked_for() {
+    let with_extra =
+        |key: &str, value: Value| OpenAiSettings { extra: Map::from_iter([(key.to_owned(), value)]), ..settings() };
+    let as_asked = || OpenAiSettings { stream_upstream: StreamUpstream::AsAsked, ..settings() };
+    for (settings, unwatched_streams, watched_streams) in [
+        (settings(), true, true),
+        (as_asked(), false, true),
+        (with_extra("n", json!(2)), false, true),
+        (with_extra("n", json!(1)), true, true),
+        (with_extra("logprobs", json!(true)), false, true),
+        (with_extra("audio", json!({})), false, true),
+    ] {
+        let shown = format!("{settings:?}");
+        let server = FakeServer::start(vec![chat_answer("a")]).await;
+        let agent = agent(&server, settings);
+        assert!(unwatched(&agent, &request(notes())).await.ended.is_ok());
+        assert!(watched(&agent, &request(notes())).await.ended.is_ok());
+        let streams: Vec<_> = server.bodies().iter().map(|body| body["stream"] == true).collect();
+        assert_eq!(streams, [unwatched_streams, watched_streams], "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn streams_and_whole_answers() {
+    let usage = "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 12, \"completion_tokens\": 2}}\n\n";
+    let told = Usage { prompt_tokens: 12, output_tokens: 2, estimated: false };
+    let text = format!("{}{}{STOP}{usage}data: [DONE]\n\n", frame("좋은 "), frame("글"));
+    let server = FakeServer::start(vec![stream(&text)]).await;
+    let done = watched(&agent(&server, settings()), &request(notes())).await;
+    assert_eq!(done.pieces, ["좋은 ", "글"]);
+    let reply = done.reply();
+    assert_eq!((&reply.output, reply.usage), (&json!({"text": "좋은 글"}), Some(told)));
+    assert_eq!((reply.finish_reason.as_deref(), reply.status), (Some("stop"), Some(200)));
+
+    let server = FakeServer::start(vec![stream(&format!("{}{STOP}", frame("글")))]).await;
+    let counted = unwatched(&agent(&server, settings()), &request(notes())).await.reply().usage.unwrap();
+    assert!(counted.estimated && counted.output_tokens >= 1 && counted.prompt_tokens >= 4, "{counted:?}");
+
+    let server = FakeServer::start(vec![chat_answer("글")]).await;
+    let done = watched(&agent(&server, settings()), &request(notes())).await;
+    assert_eq!((&done.reply().output, done.committed), (&json!({"text": "글"}), false));
+}
+
+#[tokio::test]
+async fn failures() {
+    let overflow = r#"{"error":{"code":400,"message":"request (5030 tokens) exceeds the available context size (2048 tokens)","type":"exceed_context_size_error"}}"#;
+    let too_long = Ending::Status {
+        status: 400,
+        retryable: None,
+        content_filter: false,
+        context_too_long: true,
+        quota_spent: None,
+    };
+    let error = "data: {\"error\": {\"code\": 502, \"message\": \"key sk-secret-1 lost\"}}\n\n";
+    let chunked = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let killed = |text: &str| vec![Step::Send(format!("{chunked}{}", chunk(text)).into_bytes())];
+    for (steps, pieces, want) in [
+        (
+            answer(503, "", r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#),
+            0,
+            Err(Ending::status(503)),
+        ),
+        (answer(400, "", overflow), 0, Err(too_long)),
+        (answer(200, "", r#"{"error":{"code":"server_error","message":"busy"}}"#), 0, Err(Ending::status(502))),
+        (answer(200, "", r#"{"choices": []}"#), 0, Err(Ending::BadReply)),
+        (answer(200, "", "<html>"), 0, Err(Ending::BadReply)),
+        (stream(error), 0, Err(Ending::status(502))),
+        (stream(&format!("{}{error}", frame("a"))), 1, Err(Ending::status(502))),
+        (stream(&frame("a")), 1, Err(Ending::StreamCut)),
+        (killed(&frame("a")), 1, Err(Ending::StreamCut)),
+        (killed(&format!("{}{STOP}", frame("a"))), 1, Ok(json!({"text": "a"}))),
+    ] {
+        let server = FakeServer::start(vec![steps]).await;
+        let done = watched(&agent(&server, settings()), &request(notes())).await;
+        assert_eq!((done.pieces.len(), done.committed), (pieces, pieces > 0));
+        if let Err(failure) = &done.ended {
+            assert!(!failure.message.contains("secret"), "{failure:?}");
+            assert_eq!(failure.usage.is_some(), pieces > 0, "what came was paid for: {failure:?}");
+        }
+        assert_eq!(done.ended.map(|reply| reply.output).map_err(|failure| failure.ending), want);
+        assert_eq!(server.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn outputs_that_miss_the_shape() {
+    let schema = json!({"type": "object", "required": ["score"]});
+    let server = FakeServer::start(vec![chat_answer("{\"points\": 1}")]).await;
+    let settings = OpenAiSettings { schema: Some(schema), ..settings() };
+    let done = unwatched(&agent(&server, settings), &request(notes())).await;
+    assert_eq!(done.failure().ending, Ending::BadReply);
+    assert_eq!(done.failure().usage.map(|usage| usage.output_tokens), Some(5));
+}
+
+#[tokio::test]
+async fn a_prompt_that_cannot_be_filled_is_not_sent() {
+    let server = FakeServer::start(vec![]).await;
+    let done = unwatched(&agent(&server, settings()), &request(json!({"other": 1}))).await;
+    let Ending::Status { status, retryable, .. } = done.failure().ending else { panic!("{done:?}") };
+    assert_eq!((status, retryable, server.requests().len()), (400, Some(false), 0));
+}
+
+#[tokio::test]
+async fn clocks() {
+    let beat = [Step::Send(b": alive\n\n".to_vec()), Step::Pause(Duration::from_millis(40))];
+    let beats: Vec<Step> = beat.iter().cycle().take(20).cloned().collect();
+    let content = Step::Send(frame("a").into_bytes());
+    let role =
+        Step::Send(b"data: {\"choices\": [{\"delta\": {\"role\": \"assistant\", \"content\": null}}]}\n\n".to_vec());
+    let hangs_after_stop =
+        vec![stream_head(), content.clone(), Step::Send(STOP.as_bytes().to_vec()), Step::Pause(Duration::from_secs(9))];
+    for (steps, want) in [
+        (vec![Step::UntilClosed], Err(TimeoutKind::FirstToken)),
+        ([vec![stream_head(), role], beats.clone()].concat(), Err(TimeoutKind::FirstToken)),
+        ([vec![stream_head(), content], beats].concat(), Err(TimeoutKind::Stall)),
+        (hangs_after_stop, Ok(json!({"text": "a"}))),
+    ] {
+        let server = FakeServer::start(vec![steps]).await;
+        let timeouts =
+            AttemptTimeouts { first_token: Some(Duration::from_millis(150)), stall: Some(Duration::from_millis(120)) };
+        let request = AttemptRequest { timeouts, ..request(notes()) };
+        let done = unwatched(&agent(&server, settings()), &request).await;
+        let got = done.ended.map(|reply| reply.output).map_err(|failure| failure.ending);
+        assert_eq!(got, want.map_err(|timeout| Ending::Timeout { timeout }));
+    }
+}
+
+#[tokio::test]
+async fn leaving_stops_the_work() {
+    let started = vec![stream_head(), Step::Send(frame("a").into_bytes()), Step::UntilClosed];
+    for (steps, stream_upstream) in [
+        (vec![Step::UntilClosed], StreamUpstream::AsAsked),
+        (vec![Step::UntilClosed], StreamUpstream::Always),
+        (started, StreamUpstream::Always),
+    ] {
+        let mut server = FakeServer::start(vec![steps]).await;
+        let agent = agent(&server, OpenAiSettings { stream_upstream, ..settings() });
+        let attempt = tokio::spawn(async move { unwatched(&agent, &request(notes())).await });
+        server.has_requests(1).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        attempt.abort();
+        assert!(server.sees_client_leave().await);
+    }
+}
+
+#[tokio::test]
+async fn models() {
+    let list = r#"{"object": "list", "data": [{"id": "qwen"}, {"id": "gemma"}, {}]}"#;
+    let loading = r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
+    let server = FakeServer::start(vec![answer(200, "", list), answer(503, "", loading), answer(200, "", "{}")]).await;
+    let client = client(&server);
+    assert_eq!(probe_models(&client).await.unwrap(), ["qwen", "gemma"]);
+    assert!(server.requests()[0].starts_with("GET /v1/models HTTP/1.1\r\n"));
+    assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::status(503));
+    assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::BadReply);
+}

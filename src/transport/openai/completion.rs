@@ -1,0 +1,84 @@
+//! What a model said, however it came: whole or in pieces.
+
+use serde_json::Value;
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Usage},
+    },
+    transport::{
+        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        usage,
+    },
+};
+
+/// What stands for a finish reason that nobody told.
+pub const FINISH_UNKNOWN: &str = "unknown";
+
+/// A complete answer of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// Its text.
+    pub text: String,
+    /// What it said instead, where it declined by its own review.
+    pub refusal: Option<String>,
+    /// Why it stopped; [`FINISH_UNKNOWN`] where nobody said.
+    pub finish_reason: String,
+    /// Tokens as the server told them.
+    pub usage: Option<Usage>,
+    /// All tokens together, where a server told only that.
+    pub total_tokens: Option<u64>,
+    /// Pieces that the text came in; each is at least one token.
+    pub pieces: u64,
+}
+
+impl Completion {
+    /// Reads a whole answer.
+    pub fn read(head: AnswerHead, body: &[u8]) -> Result<Self, AttemptFailure> {
+        let bad = |message: String| AttemptFailure {
+            status: Some(head.status),
+            ..AttemptFailure::new(Ending::BadReply, message)
+        };
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
+        if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+            return Err(failure);
+        }
+        let choice = value.pointer("/choices/0").ok_or_else(|| bad("the answer holds no choice".to_owned()))?;
+        let message = choice.get("message").ok_or_else(|| bad("the answer's choice holds no message".to_owned()))?;
+        let text = message.get("content").map_or_else(String::new, content_text);
+        Ok(Self {
+            pieces: u64::from(!text.is_empty()),
+            text,
+            refusal: message.get("refusal").and_then(Value::as_str).map(str::to_owned),
+            finish_reason: finish_reason(choice).unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
+            usage: value.get("usage").and_then(usage::told),
+            total_tokens: value.pointer("/usage/total_tokens").and_then(Value::as_u64),
+        })
+    }
+
+    /// Tokens used: as told, else counted by us and marked so.
+    pub fn usage_or_estimate(&self, prompt_tokens: u64) -> Usage {
+        if let Some(told) = self.usage {
+            return told;
+        }
+        let output_tokens = usage::estimate_tokens(&self.text).max(self.pieces);
+        let prompt_tokens = self.total_tokens.map_or(prompt_tokens, |total| total.saturating_sub(output_tokens));
+        Usage { prompt_tokens, output_tokens, estimated: true }
+    }
+}
+
+/// Why a choice stopped, if it says so.
+pub(super) fn finish_reason(choice: &Value) -> Option<String> {
+    choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty()).map(str::to_owned)
+}
+
+/// A message's content: text, or parts of which some are text.
+fn content_text(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect(),
+        _ => String::new(),
+    }
+}

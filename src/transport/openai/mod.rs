@@ -1,0 +1,9 @@
+//! Agents whose work is done by an OpenAI-compatible server.
+
+pub mod backend;
+pub mod completion;
+pub mod output;
+pub mod probe;
+pub mod request;
+pub mod settings;
+pub mod stream_reader;

@@ -1,0 +1,45 @@
+//! Asks a server which models it has: whether it can be reached, takes our key, and knows the configured names.
+
+use std::time::Duration;
+
+use reqwest::{Method, header::HeaderMap};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use crate::{
+    model::{
+        facts::{Ending, TimeoutKind},
+        reply::AttemptFailure,
+    },
+    transport::{
+        client::{Outgoing, ProviderClient},
+        error_body::ErrorPointers,
+    },
+};
+
+/// How long an answer is waited for.
+pub const PROBE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Joined to the provider's `base_url`.
+pub const MODELS_PATH: &str = "/models";
+
+/// The names of the models that the server says it has.
+pub async fn probe_models(client: &ProviderClient) -> Result<Vec<String>, AttemptFailure> {
+    let answered = timeout(PROBE_WAIT_MAX, ask(client)).await.unwrap_or_else(|_| {
+        let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
+        Err(AttemptFailure::new(ending, format!("no list of models within {} s", PROBE_WAIT_MAX.as_secs())))
+    });
+    answered.map_err(|failure| client.scrub(failure))
+}
+
+async fn ask(client: &ProviderClient) -> Result<Vec<String>, AttemptFailure> {
+    let outgoing =
+        Outgoing { method: Method::GET, path: MODELS_PATH.to_owned(), headers: HeaderMap::new(), body: None };
+    let answer = client.send(outgoing, &ErrorPointers::default()).await?;
+    let body = answer.into_body().await?;
+    let listed = serde_json::from_slice::<Value>(&body).ok();
+    let models = listed.as_ref().and_then(|value| value.get("data")).and_then(Value::as_array);
+    let Some(models) = models else {
+        return Err(AttemptFailure::new(Ending::BadReply, "the answer is no list of models"));
+    };
+    Ok(models.iter().filter_map(|model| model.get("id").and_then(Value::as_str)).map(str::to_owned).collect())
+}

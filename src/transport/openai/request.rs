@@ -1,0 +1,95 @@
+//! The request to an OpenAI-compatible server.
+
+use bytes::Bytes;
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    model::{contract, reply::AttemptFailure},
+    runtime::ports::AttemptRequest,
+    transport::{
+        http_agent::request::{Wanted, invalid_input},
+        usage,
+    },
+};
+
+use super::settings::{CheckedSettings, StreamUpstream};
+
+/// Tokens that a message costs beside its text: role and marks.
+const MESSAGE_TOKENS: u64 = 4;
+
+/// A request that is ready to be sent.
+#[derive(Debug)]
+pub(super) struct ChatRequest {
+    pub(super) body: Bytes,
+    /// About how many tokens its messages have.
+    pub(super) prompt_tokens: u64,
+}
+
+/// Whether this attempt asks for a stream. Several answers, probabilities and sound are only ever asked for whole.
+pub(super) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
+    let extra = &agent.settings.extra;
+    let several = extra.get("n").and_then(Value::as_u64).is_some_and(|count| count > 1);
+    let whole_only = several || extra.get("logprobs") == Some(&Value::Bool(true)) || extra.contains_key("audio");
+    let always = agent.settings.stream_upstream == StreamUpstream::Always && !whole_only;
+    if always || is_watched { Wanted::Stream } else { Wanted::Whole }
+}
+
+/// The body of the request for this input.
+pub(super) fn chat(agent: &CheckedSettings, input: &Value, wanted: Wanted) -> Result<ChatRequest, AttemptFailure> {
+    let settings = &agent.settings;
+    let prompt =
+        agent.prompt.fill(input).map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
+    let mut messages = Vec::new();
+    let mut prompt_tokens = 0;
+    let parts = [("system", settings.system.as_deref()), ("user", Some(prompt.as_str()))];
+    for (role, text) in parts {
+        let Some(text) = text else { continue };
+        prompt_tokens += usage::estimate_tokens(text) + MESSAGE_TOKENS;
+        messages.push(json!({ "role": role, "content": text }));
+    }
+    let mut body = Map::new();
+    body.insert("model".to_owned(), Value::from(settings.model.as_str()));
+    body.insert("messages".to_owned(), Value::from(messages));
+    body.insert("stream".to_owned(), Value::from(wanted == Wanted::Stream));
+    if wanted == Wanted::Stream {
+        body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+    }
+    let optional = [
+        ("max_tokens", settings.max_output_tokens.map(Value::from)),
+        ("temperature", settings.temperature.map(Value::from)),
+        ("seed", settings.seed.map(Value::from)),
+        ("response_format", agent.json_shape().map(|shape| response_format(&shape.schema))),
+    ];
+    for (key, value) in optional {
+        if let Some(value) = value {
+            body.insert(key.to_owned(), value);
+        }
+    }
+    body.extend(settings.extra.clone());
+    Ok(ChatRequest { body: Bytes::from(Value::Object(body).to_string()), prompt_tokens })
+}
+
+fn response_format(schema: &Value) -> Value {
+    json!({ "type": "json_schema", "json_schema": { "name": "output", "schema": schema } })
+}
+
+/// The headers of the request. Names of tenants and runs are none of a vendor's business.
+pub(super) fn headers(request: &AttemptRequest, wanted: Wanted) -> Result<HeaderMap, AttemptFailure> {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if wanted == Wanted::Stream {
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+    let known = [
+        (contract::TRACEPARENT, request.traceparent.as_deref()),
+        (contract::IDEMPOTENCY_KEY, Some(request.idempotency_key.as_str())),
+    ];
+    for (name, value) in known {
+        let Some(text) = value else { continue };
+        let value = HeaderValue::from_str(text)
+            .map_err(|_| invalid_input(format!("{name} holds characters that no header can")))?;
+        headers.insert(HeaderName::from_static(name), value);
+    }
+    Ok(headers)
+}

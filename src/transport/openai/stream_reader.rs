@@ -1,0 +1,165 @@
+//! Reads the frames of a model's stream, without sockets and clocks. A stream is complete when it told why it stopped or sent its
+//! last mark; with neither it was cut, whatever came before. Anthropic's frames are understood beside OpenAI's.
+
+use serde_json::Value;
+
+use crate::{
+    model::{facts::Ending, reply::AttemptFailure},
+    transport::{
+        client::BODY_BYTES_MAX,
+        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        sse::SseEvent,
+        usage,
+    },
+};
+
+use super::completion::{Completion, FINISH_UNKNOWN, finish_reason};
+
+/// What a frame means for whoever waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// Text of the answer.
+    Content(String),
+    /// The model is at work, but this is no text of the answer: reasoning, parts of a tool call.
+    AtWork,
+    /// Why it stopped; only usage can still follow.
+    Finished,
+    /// The last mark: nothing follows.
+    Done,
+    /// Nothing of meaning: roles, empty frames, usage.
+    Nothing,
+}
+
+/// The reader of one stream.
+#[derive(Debug, Default)]
+pub struct StreamReader {
+    read: Completion,
+    finish_reason: Option<String>,
+    is_done: bool,
+}
+
+impl StreamReader {
+    /// A reader at the beginning of a stream.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads one frame.
+    pub fn read(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Heard, AttemptFailure> {
+        if self.is_done || event.data.is_empty() {
+            return Ok(Heard::Nothing);
+        }
+        if event.data.trim() == "[DONE]" {
+            self.is_done = true;
+            return Ok(Heard::Done);
+        }
+        let failed = |ending, message: String| AttemptFailure {
+            status: Some(head.status),
+            ..AttemptFailure::new(ending, message)
+        };
+        let frame: Value = serde_json::from_str(&event.data).map_err(|error| {
+            let ending = if event.closed { Ending::BadReply } else { Ending::StreamCut };
+            failed(ending, format!("a frame is no JSON: {error}"))
+        })?;
+        if let Some(failure) = failure_inside_success(head, &frame, &ErrorPointers::default()) {
+            return Err(failure);
+        }
+        let meaning = self.take(&frame);
+        if self.read.text.len() > BODY_BYTES_MAX {
+            return Err(failed(Ending::BadReply, format!("the answer is larger than {BODY_BYTES_MAX} bytes")));
+        }
+        Ok(meaning)
+    }
+
+    /// What was heard so far.
+    pub fn so_far(&self) -> &Completion {
+        &self.read
+    }
+
+    /// True once the stream has told why it stopped or sent its last mark.
+    pub fn is_complete(&self) -> bool {
+        self.is_done || self.finish_reason.is_some()
+    }
+
+    /// The stream has ended: the whole answer, or the failure of a stream that was cut.
+    pub fn finish(self, head: AnswerHead) -> Result<Completion, AttemptFailure> {
+        if !self.is_complete() {
+            let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
+            return Err(AttemptFailure { status: Some(head.status), ..cut });
+        }
+        let finish_reason = self.finish_reason.unwrap_or_else(|| FINISH_UNKNOWN.to_owned());
+        Ok(Completion { finish_reason, ..self.read })
+    }
+
+    fn take(&mut self, frame: &Value) -> Heard {
+        for place in ["/usage", "/message/usage"] {
+            if let Some(told) = frame.pointer(place) {
+                usage::update(&mut self.read.usage, told);
+                self.read.total_tokens = told.get("total_tokens").and_then(Value::as_u64).or(self.read.total_tokens);
+            }
+        }
+        let choice = frame.get("choices").and_then(Value::as_array).and_then(|choices| first_choice(choices));
+        match choice {
+            Some(choice) => self.take_choice(choice),
+            None => self.take_typed(frame),
+        }
+    }
+
+    fn take_choice(&mut self, choice: &Value) -> Heard {
+        let reason = finish_reason(choice);
+        let finished = reason.is_some();
+        self.finish_reason = reason.or_else(|| self.finish_reason.take());
+        let delta = choice.get("delta");
+        let text =
+            |key: &str| delta.and_then(|delta| delta.get(key)).and_then(Value::as_str).filter(|text| !text.is_empty());
+        if let Some(refusal) = text("refusal") {
+            self.read.refusal.get_or_insert_default().push_str(refusal);
+        }
+        if let Some(content) = text("content") {
+            return self.content(content);
+        }
+        let calls = delta.and_then(|delta| delta.get("tool_calls")).is_some_and(|calls| !calls.is_null());
+        if finished {
+            Heard::Finished
+        } else if calls || ["reasoning_content", "reasoning", "refusal"].iter().any(|key| text(key).is_some()) {
+            Heard::AtWork
+        } else {
+            Heard::Nothing
+        }
+    }
+
+    /// Frames that say their type and have no choices.
+    fn take_typed(&mut self, frame: &Value) -> Heard {
+        let text = |place: &str| frame.pointer(place).and_then(Value::as_str).filter(|text| !text.is_empty());
+        match frame.get("type").and_then(Value::as_str) {
+            Some("content_block_delta") => match text("/delta/text") {
+                Some(content) => self.content(content),
+                None => Heard::AtWork,
+            },
+            Some("message_delta") => {
+                let Some(reason) = text("/delta/stop_reason") else { return Heard::Nothing };
+                self.finish_reason = Some(reason.to_owned());
+                Heard::Finished
+            }
+            Some("message_stop") => {
+                self.is_done = true;
+                Heard::Done
+            }
+            _ => Heard::Nothing,
+        }
+    }
+
+    fn content(&mut self, text: &str) -> Heard {
+        self.read.text.push_str(text);
+        self.read.pieces += 1;
+        Heard::Content(text.to_owned())
+    }
+}
+
+/// The first answer, where several are given.
+fn first_choice(choices: &[Value]) -> Option<&Value> {
+    choices.iter().find(|choice| choice.get("index").and_then(Value::as_u64).unwrap_or(0) == 0)
+}
+
+#[cfg(test)]
+mod tests;

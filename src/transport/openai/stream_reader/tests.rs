@@ -1,0 +1,231 @@
+//! Streams by their shape, the cases of record and the recorded streams of a real server, each cut in several ways.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    model::reply::Usage,
+    transport::{
+        shared_cases,
+        sse::{SseDecoder, SseError},
+    },
+};
+
+const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_retry: None };
+
+/// Reads a stream that comes in these pieces; also the text that was there when it failed.
+fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Result<Completion, Ending>) {
+    let mut decoder = SseDecoder::new();
+    let mut reader = StreamReader::new();
+    let mut failed = None;
+    let mut drain = |decoder: &mut SseDecoder, reader: &mut StreamReader| {
+        while failed.is_none() {
+            match decoder.pop() {
+                Ok(Some(event)) => failed = reader.read(HEAD, &event).err().map(|failure| failure.ending),
+                Ok(None) => return None,
+                Err(SseError::CutInsideCharacter) => failed = Some(Ending::StreamCut),
+                Err(_) => failed = Some(Ending::BadReply),
+            }
+        }
+        failed.clone()
+    };
+    for piece in pieces {
+        decoder.push(piece);
+        drain(&mut decoder, &mut reader);
+    }
+    decoder.finish();
+    let failure = drain(&mut decoder, &mut reader);
+    let text = reader.so_far().text.clone();
+    match failure {
+        Some(failure) => (text, Err(failure)),
+        None => (text, reader.finish(HEAD).map_err(|failure| failure.ending)),
+    }
+}
+
+fn read_whole(stream: &[u8]) -> (String, Result<Completion, Ending>) {
+    let whole = read([stream]);
+    assert_eq!(read(stream.chunks(1)), whole, "byte by byte gives the same");
+    assert_eq!(read(stream.chunks(7)), whole, "seven bytes at a time gives the same");
+    whole
+}
+
+fn frames(frames: &[Value]) -> Vec<u8> {
+    frames.iter().map(|frame| format!("data: {frame}\n\n")).collect::<String>().into_bytes()
+}
+
+fn content(text: &str) -> Value {
+    json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]})
+}
+
+#[test]
+fn ends_of_a_stream() {
+    let stop = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}});
+    let both = json!({"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "length"}]});
+    let done = b"data: [DONE]\n\n".to_vec();
+    for (stream, text, want) in [
+        (frames(&[content("a"), stop.clone()]), "a", Ok("stop")),
+        ([frames(&[content("a"), stop, usage.clone()]), done.clone()].concat(), "a", Ok("stop")),
+        ([frames(&[content("a"), usage]), done.clone()].concat(), "a", Ok("unknown")),
+        (frames(&[content("a"), both]), "ab", Ok("length")),
+        (done, "", Ok("unknown")),
+        (frames(&[content("a")]), "a", Err(Ending::StreamCut)),
+        (vec![], "", Err(Ending::StreamCut)),
+        (frames(&[content("a"), json!({"error": {"code": 429}})]), "a", Err(Ending::status(429))),
+        (frames(&[content("a"), json!({"choices": [], "error": {"message": "x"}})]), "a", Err(Ending::status(502))),
+        (b"data: oops\n\n".to_vec(), "", Err(Ending::BadReply)),
+        (b"data: {\"choices\": [{\"delta\": {\"content\": \"a\"".to_vec(), "", Err(Ending::StreamCut)),
+    ] {
+        let (got_text, got) = read_whole(&stream);
+        let got = got.map(|completion| completion.finish_reason);
+        assert_eq!((got_text.as_str(), got), (text, want.map(str::to_owned)), "{}", String::from_utf8_lossy(&stream));
+    }
+}
+
+#[test]
+fn what_is_heard() {
+    let choice = |delta: Value| json!({"choices": [{"index": 0, "delta": delta}]});
+    for (frame, want) in [
+        (choice(json!({"role": "assistant", "content": null})), Heard::Nothing),
+        (choice(json!({"content": ""})), Heard::Nothing),
+        (choice(json!({"content": "a"})), Heard::Content("a".to_owned())),
+        (choice(json!({"reasoning_content": "hm"})), Heard::AtWork),
+        (choice(json!({"tool_calls": [{"index": 0}]})), Heard::AtWork),
+        (json!({"choices": [{"index": 1, "delta": {"content": "second"}}]}), Heard::Nothing),
+        (json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}), Heard::Finished),
+        (json!({"choices": [], "usage": null}), Heard::Nothing),
+        (json!({"type": "ping"}), Heard::Nothing),
+        (json!({"type": "message_stop"}), Heard::Done),
+        (json!({}), Heard::Nothing),
+        (json!([]), Heard::Nothing),
+    ] {
+        let event = SseEvent { data: frame.to_string(), closed: true, ..SseEvent::default() };
+        assert_eq!(StreamReader::new().read(HEAD, &event).unwrap(), want, "{frame}");
+    }
+}
+
+#[test]
+fn usage_is_a_total_so_far() {
+    let told = |prompt: u64, output: u64| json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}});
+    let stream = [frames(&[told(25, 1), told(25, 10), told(25, 15)]), b"data: [DONE]\n\n".to_vec()].concat();
+    let usage = read_whole(&stream).1.unwrap().usage;
+    assert_eq!(usage, Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false }));
+}
+
+fn shared_stream(path: &str) -> Option<(String, Result<Completion, Ending>)> {
+    shared_cases::bytes(path).map(|bytes| read_whole(&bytes))
+}
+
+#[test]
+fn the_case_of_streams_without_usage() {
+    let Some((text, ended)) = shared_stream("cases/B20/stream.sse") else { return };
+    let usage = ended.unwrap().usage_or_estimate(1_200);
+    assert_eq!(text, "안녕하세요, 사진 초안");
+    assert!(usage.estimated && (1_205..=3_000).contains(&(usage.prompt_tokens + usage.output_tokens)), "{usage:?}");
+}
+
+#[test]
+fn the_case_of_running_totals() {
+    let Some((text, ended)) = shared_stream("cases/B21/stream.sse") else { return };
+    let completion = ended.unwrap();
+    assert_eq!((text.as_str(), completion.finish_reason.as_str()), ("초안", "end_turn"));
+    assert_eq!(completion.usage, Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false }));
+}
+
+#[test]
+fn the_case_of_cut_characters() {
+    let Some(stream) = shared_cases::bytes("cases/B26/stream.bin") else { return };
+    let sizes: Vec<usize> = serde_json::from_str(&shared_cases::text("cases/B26/read_sizes.json").unwrap()).unwrap();
+    let mut rest = stream.as_slice();
+    let pieces: Vec<&[u8]> = sizes.iter().map(|size| rest.split_off(..*size).unwrap()).collect();
+    assert!(rest.is_empty());
+    for (text, ended) in [read(pieces), read_whole(&stream)] {
+        assert_eq!((text.as_str(), ended.unwrap().finish_reason.as_str()), ("안녕하세요 🦀 끝", "stop"));
+    }
+    let (text, ended) = shared_stream("cases/B26/truncated.bin").unwrap();
+    assert_eq!((text.as_str(), ended), ("", Err(Ending::StreamCut)));
+}
+
+#[test]
+fn the_case_of_error_frames() {
+    for (file, text, want) in [
+        ("e1", "부분", Err(Ending::status(429))),
+        ("e2", "", Err(Ending::status(503))),
+        ("e3", "", Err(Ending::status(400))),
+        ("e4", "", Err(Ending::status(502))),
+        ("e5", "error: none", Ok("stop".to_owned())),
+    ] {
+        let Some((got_text, ended)) = shared_stream(&format!("cases/B29/{file}.sse")) else { return };
+        assert_eq!((got_text.as_str(), ended.map(|completion| completion.finish_reason)), (text, want), "{file}");
+    }
+}
+
+#[test]
+fn the_case_of_ends() {
+    let Some(expected) = shared_cases::text("cases/B30/expected.json") else { return };
+    let expected: Value = serde_json::from_str(&expected).unwrap();
+    for case in expected["assert"].as_array().unwrap() {
+        let file = case["file"].as_str().unwrap();
+        let (text, ended) = shared_stream(&format!("cases/B30/{file}")).unwrap();
+        assert_eq!(text, "Hel", "{file}");
+        match case["outcome"].as_str().unwrap() {
+            "failure" => assert_eq!(ended, Err(Ending::StreamCut), "{file}"),
+            _ => {
+                let completion = ended.unwrap();
+                assert_eq!(Some(completion.finish_reason.as_str()), case["finish_reason"].as_str(), "{file}");
+                if let Some(total) = case["total_tokens"].as_u64() {
+                    let usage = completion.usage.unwrap();
+                    assert_eq!(usage.prompt_tokens + usage.output_tokens, total, "{file}");
+                }
+            }
+        }
+    }
+}
+
+/// Streams and whole answers that were recorded from a real server.
+#[test]
+fn recorded_answers() {
+    for (name, file) in shared_cases::json_files("llm_fixtures") {
+        let response = &file["response"];
+        if let Some(chunks) = response["chunks"].as_array() {
+            let stream: String =
+                chunks.iter().map(|chunk| chunk["chunk"].as_str().or(chunk.as_str()).unwrap_or_default()).collect();
+            let (text, ended) = read_whole(stream.as_bytes());
+            assert!(!text.is_empty(), "{name}");
+            if response["terminated"] == false {
+                assert_eq!(ended, Err(Ending::StreamCut), "{name}");
+                continue;
+            }
+            let completion = ended.unwrap();
+            assert!(["stop", "length"].contains(&completion.finish_reason.as_str()), "{name}: {completion:?}");
+            assert_eq!(completion.usage.is_some(), name.contains("with_usage"), "{name}");
+            assert!(completion.pieces > 1, "{name}");
+        } else if response["status"] == 200 && response["body_json"].get("choices").is_some() {
+            let body = response["body_text"].as_str().unwrap();
+            let completion = Completion::read(HEAD, body.as_bytes()).unwrap();
+            let message = &response["body_json"]["choices"][0];
+            assert_eq!(Some(completion.text.as_str()), message["message"]["content"].as_str(), "{name}");
+            assert_eq!(Some(completion.finish_reason.as_str()), message["finish_reason"].as_str(), "{name}");
+            assert!(completion.usage.unwrap().prompt_tokens > 0, "{name}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_frames_never_panic(texts in prop::collection::vec("[ -~가]{0,30}", 0..6)) {
+        let stream: String = texts.iter().map(|text| format!("data: {text}\n\n")).collect();
+        let _ = read([stream.as_bytes()]);
+    }
+
+    #[test]
+    fn cuts_change_no_text(texts in prop::collection::vec("[a-z가-힣🦀\"\\\\ ]{1,12}", 1..8), size in 1_usize..40) {
+        let whole: String = texts.concat();
+        let sent: Vec<Value> = texts.iter().map(|text| content(text)).collect();
+        let stream = [frames(&sent), b"data: [DONE]".to_vec()].concat();
+        let (text, ended) = read(stream.chunks(size));
+        prop_assert_eq!(text, whole);
+        prop_assert_eq!(ended.unwrap().pieces, texts.len() as u64);
+    }
+}

@@ -1,0 +1,214 @@
+//! How items make a round and rounds make a step: joins, outputs, and what a failed step does to its run.
+
+use serde_json::{Value as Json, json};
+
+use super::{
+    action::{Action, StepKey},
+    run_plan::RunPlan,
+    settle::json_bytes,
+    state::{Culprit, End, Item, ItemState},
+};
+use crate::{
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        event::EventType,
+        run::{Cause, Degradation, StepStatus},
+    },
+    workflow::{definition::Join, expression::from_json},
+};
+
+impl RunPlan {
+    /// An item is over.
+    pub(super) fn end_item(&mut self, step: usize, place: usize, end: End, now: Timestamp) {
+        let is_mapped = self.workflow.steps[step].map.is_some();
+        let item = &mut self.steps[step].round_mut().items[place];
+        item.ended = item.started.map(|_| now);
+        if is_mapped {
+            let (index, has_started) = (item.index, item.started.is_some());
+            if has_started || end.status != StepStatus::Cancelled {
+                self.emit_end(step, index, &end, None);
+            }
+            self.set_state(step, place, ItemState::Ended(Box::new(end)));
+            self.steps[step].round_mut().unfinished -= 1;
+            self.join_if_done(step, now);
+        } else {
+            // The one item of a plain step ends as its round does; the round keeps the output.
+            self.set_state(step, place, ItemState::Ended(Box::new(End { output: None, ..end.clone() })));
+            self.steps[step].round_mut().unfinished -= 1;
+            self.finish_round(step, end, now);
+        }
+    }
+
+    /// Ends a `map` whose items have all ended.
+    pub(super) fn join_if_done(&mut self, step: usize, now: Timestamp) {
+        let round = self.steps[step].round();
+        if round.unfinished == 0 && round.end.is_none() {
+            let end = self.joined(step);
+            self.finish_round(step, end, now);
+        }
+    }
+
+    /// Ends every `map` whose best effort is over: what is under way is aborted, what has ended is kept.
+    pub(super) fn end_due_joins(&mut self, now: Timestamp) {
+        for step in 0..self.steps.len() {
+            let round = self.steps[step].round();
+            if round.end.is_some() || round.join_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            let message = "not finished within the best effort of its step";
+            let error = self.own_envelope(ErrorCode::Cancelled, message);
+            self.cut_items(step, &End::cancelled(Some(Cause::Deadline), error), now);
+            self.join_if_done(step, now);
+        }
+    }
+
+    /// Ends all unfinished items of a step in the same way, aborting their calls. The round itself is left to the caller.
+    pub(super) fn cut_items(&mut self, step: usize, end: &End, now: Timestamp) {
+        let iteration = self.steps[step].iteration();
+        self.steps[step].round_mut().waiting.clear();
+        for place in 0..self.steps[step].round().items.len() {
+            let item = &self.steps[step].round().items[place];
+            let (index, has_started) = (item.index, item.started.is_some());
+            match item.state {
+                ItemState::Ended(_) => continue,
+                ItemState::Calling { .. } | ItemState::InLine { .. } => {
+                    self.act(Action::Abort(StepKey { step, index, iteration }));
+                }
+                ItemState::Waiting | ItemState::Parked { .. } => {}
+            }
+            if has_started {
+                self.emit_end(step, index, end, None);
+            }
+            self.set_state(step, place, ItemState::Ended(Box::new(end.clone())));
+            let round = self.steps[step].round_mut();
+            round.items[place].ended = has_started.then_some(now);
+            round.unfinished -= 1;
+        }
+    }
+
+    /// What the items of a `map` come to.
+    fn joined(&self, step: usize) -> End {
+        let items = &self.steps[step].round().items;
+        let ends: Vec<&End> = items.iter().filter_map(Item::end).collect();
+        let best_effort = self.workflow.steps[step].map.as_ref().is_some_and(|map| map.join != Join::All);
+        let failed: Vec<&End> = ends.iter().copied().filter(|end| end.status == StepStatus::Failed).collect();
+        if let Some(first) = failed.first().filter(|_| !best_effort) {
+            let error = first.error.clone().map(|error| error.with_detail("failed_items", failed.len()));
+            return End { error, ..(*first).clone() };
+        }
+        let was_cut = |end: &&End| end.status == StepStatus::Cancelled && end.cause.is_none();
+        if let Some(cut) = ends.iter().copied().find(was_cut) {
+            return cut.clone();
+        }
+        let list: Vec<Json> = ends.iter().map(|end| end.output.clone().unwrap_or_default()).collect();
+        let mut end = End::succeeded(Json::Array(list));
+        let replaced: Vec<&End> = ends.iter().copied().filter(|end| end.cause.is_some()).collect();
+        if let Some(first) = replaced.first() {
+            let all_have_defaults = replaced.iter().all(|end| end.status == StepStatus::Degraded);
+            let action = if all_have_defaults { "default" } else { "partial" };
+            end.status = StepStatus::Degraded;
+            end.cause = first.cause;
+            end.degraded = first.cause.map(|cause| Degradation { cause, action: action.to_owned() });
+        }
+        end
+    }
+
+    /// A step is over, for this iteration at least.
+    pub(super) fn finish_round(&mut self, step: usize, end: End, now: Timestamp) {
+        let (end, review) = self.judged(step, end);
+        let decision = self.loop_decision(step, &end, review);
+        let round = self.steps[step].round();
+        let never_began = round.items.iter().all(|item| item.started.is_none());
+        if !(end.status == StepStatus::Cancelled && never_began) {
+            self.emit_end(step, None, &end, decision.data());
+        }
+        let failed = (end.status == StepStatus::Failed).then(|| end.error.clone());
+        let round = self.steps[step].round_mut();
+        round.opened.get_or_insert(now);
+        round.value = from_json(end.output.as_ref().unwrap_or(&Json::Null));
+        round.end = Some(end);
+        self.unsettled = true;
+        self.follow(step, decision, now);
+        if let Some(error) = failed {
+            self.fail_because_of(step, error, now);
+        }
+    }
+
+    /// Ends a step that is under way, whatever its items do.
+    pub(super) fn cut_round(&mut self, step: usize, end: &End, now: Timestamp) {
+        self.cut_items(step, end, now);
+        if self.workflow.steps[step].map.is_some() {
+            self.emit_end(step, None, end, None);
+        }
+        self.steps[step].round_mut().end = Some(end.clone());
+    }
+
+    /// The run will fail. What is under way is let finish, so that nothing paid for is lost; nothing new starts.
+    fn fail_because_of(&mut self, step: usize, error: Option<Envelope>, now: Timestamp) {
+        if self.culprit.is_some() {
+            return;
+        }
+        let envelope = error.unwrap_or_else(|| self.own_envelope(ErrorCode::Internal, "failed without a reason"));
+        self.culprit = Some(Culprit { step, envelope: envelope.with_detail("step", self.workflow.steps[step].id()) });
+        let collateral = End::cancelled(None, self.collateral());
+        for other in 0..self.steps.len() {
+            if self.steps[other].round().end.is_none() {
+                self.cut_idle_items(other, &collateral, now);
+            }
+        }
+    }
+
+    /// Ends the items of a step that are in no call.
+    fn cut_idle_items(&mut self, step: usize, end: &End, now: Timestamp) {
+        let iteration = self.steps[step].iteration();
+        let places = 0..self.steps[step].round().items.len();
+        let idle: Vec<usize> = places
+            .filter(|place| {
+                let state = &self.steps[step].round().items[*place].state;
+                !matches!(state, ItemState::Calling { .. } | ItemState::Ended(_))
+            })
+            .collect();
+        self.steps[step].round_mut().waiting.clear();
+        for place in idle {
+            let item = &self.steps[step].round().items[place];
+            let key = StepKey { step, index: item.index, iteration };
+            if matches!(item.state, ItemState::InLine { .. }) {
+                self.act(Action::Abort(key));
+            }
+            self.end_item(step, place, end.clone(), now);
+        }
+    }
+
+    /// The error of what could not run because another step failed.
+    pub(super) fn collateral(&self) -> Envelope {
+        let culprit = self.culprit.as_ref().map_or("", |culprit| self.workflow.steps[culprit.step].id());
+        let message = format!("not run to its end because step {culprit:?} failed");
+        self.own_envelope(ErrorCode::Cancelled, &message).with_detail("culprit", culprit)
+    }
+
+    pub(super) fn own_envelope(&self, code: ErrorCode, message: &str) -> Envelope {
+        let mut envelope = Envelope::new(code, message);
+        envelope.run_id = Some(self.run_id.clone());
+        envelope
+    }
+
+    /// The events of an end, in their order: what was degraded, then that it is over.
+    fn emit_end(&mut self, step: usize, index: Option<u32>, end: &End, revise: Option<Json>) {
+        let error_code = end.error.as_ref().map(|error| error.error_code);
+        if let Some(degraded) = &end.degraded {
+            let data = json!({ "cause": degraded.cause, "action": degraded.action, "error_code": error_code });
+            self.emit_step(EventType::StepDegraded, step, index, data);
+        }
+        if end.status == StepStatus::Skipped {
+            let why = end.cause.map_or("when", Cause::as_str);
+            return self.emit_step(EventType::StepSkipped, step, index, json!({ "why": why }));
+        }
+        let bytes = end.output.as_ref().map(json_bytes);
+        let mut data = json!({ "status": end.status, "output_bytes": bytes, "error": end.error });
+        if let (Some(revise), Some(fields)) = (revise, data.as_object_mut()) {
+            fields.insert("revise".to_owned(), revise);
+        }
+        self.emit_step(EventType::StepFinished, step, index, data);
+    }
+}

@@ -1,0 +1,29 @@
+//! How the plan's events are written: one shape for all that concern a step.
+
+use serde_json::{Value as Json, json};
+
+use super::{
+    action::{Action, NewEvent},
+    run_plan::RunPlan,
+};
+use crate::model::{clock::Timestamp, event::EventType};
+
+impl RunPlan {
+    pub(super) fn emit(&mut self, kind: EventType, step: Option<usize>, data: Json) {
+        let step = step.map(|step| self.workflow.steps[step].id.to_string());
+        self.act(Action::Emit(NewEvent { kind, step, data }));
+    }
+
+    /// An event of a step: `index` and `iteration` stand beside its own facts.
+    pub(super) fn emit_step(&mut self, kind: EventType, step: usize, index: Option<u32>, facts: Json) {
+        let mut data = json!({ "index": index, "iteration": self.steps[step].iteration() });
+        if let (Some(data), Json::Object(facts)) = (data.as_object_mut(), facts) {
+            data.extend(facts.into_iter().filter(|(_, fact)| !fact.is_null()));
+        }
+        self.emit(kind, Some(step), data);
+    }
+
+    pub(super) fn unix_ms(&self, at: Timestamp) -> u64 {
+        self.unix_zero_ms.saturating_add(at.millis())
+    }
+}

@@ -1,0 +1,191 @@
+//! What becomes of a refusal or failure: wait, go on without, go on with the default, or fail. The author's word first, then
+//! whether the step is optional, then what its cause allows. Only what was refused by us and never sent is asked for again.
+
+use std::{fmt::Write as _, time::Duration};
+
+use serde_json::json;
+
+use super::{
+    action::{Action, CallDone, CallFailed, GateLook, Gates, Resend},
+    ahead::PARKED_MIN,
+    run_plan::RunPlan,
+    state::{End, ItemState},
+};
+use crate::{
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        event::EventType,
+        run::{AttemptRecord, Cause, Degradation, RefusalRecord, StepStatus},
+    },
+    workflow::definition::{OUTPUT_BYTES_MAX, OnCause},
+};
+
+/// The most refusals that the record of one call keeps.
+pub(super) const REFUSALS_MAX: usize = 100;
+
+/// A refusal or failure with its cause.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Failure {
+    pub(super) cause: Cause,
+    pub(super) envelope: Envelope,
+}
+
+impl Failure {
+    pub(super) fn of(cause: Cause, envelope: Envelope) -> Self {
+        Self { cause, envelope }
+    }
+}
+
+/// The cause that a code stands for in a workflow's `on`.
+pub(super) fn cause_of(code: ErrorCode) -> Cause {
+    match code {
+        ErrorCode::AgentCircuitOpen => Cause::CircuitOpen,
+        ErrorCode::AgentBulkheadFull => Cause::BulkheadFull,
+        ErrorCode::AgentWarming => Cause::Cold,
+        ErrorCode::TokenBudgetExhausted | ErrorCode::RateLimited | ErrorCode::QuotaSpent => Cause::Budget,
+        ErrorCode::DeadlineExceeded => Cause::Deadline,
+        _ => Cause::Error,
+    }
+}
+
+impl RunPlan {
+    /// Takes up the answer to a call.
+    pub(super) fn settle_reply(
+        &mut self,
+        step: usize,
+        place: usize,
+        result: Result<CallDone, CallFailed>,
+        now: Timestamp,
+        gates: &dyn Gates,
+    ) {
+        match result {
+            Ok(done) => {
+                self.usage = self.usage.plus(done.usage.unwrap_or_default());
+                self.note_attempts(step, place, done.attempts);
+                let bytes = json_bytes(&done.output);
+                if bytes > OUTPUT_BYTES_MAX {
+                    let message = format!("an output of {bytes} bytes is over the limit of {OUTPUT_BYTES_MAX}");
+                    let envelope = Envelope::new(ErrorCode::AgentBadReply, message)
+                        .with_agent(self.workflow.steps[step].agent.as_str());
+                    return self.settle_item(step, place, &Failure::of(Cause::Error, envelope), now);
+                }
+                self.end_item(step, place, End::succeeded(done.output), now);
+            }
+            Err(failed) => {
+                self.usage = self.usage.plus(failed.usage.unwrap_or_default());
+                self.note_attempts(step, place, failed.attempts);
+                let failure = Failure::of(cause_of(failed.envelope.error_code), failed.envelope);
+                match failed.resend {
+                    Resend::Allowed => self.settle_refusal(step, place, &failure, now, gates),
+                    Resend::Never => self.settle_item(step, place, &failure, now),
+                }
+            }
+        }
+    }
+
+    /// A refusal of our own: noted, and waited out where that is what the step does.
+    fn settle_refusal(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) {
+        let at_ms = self.unix_ms(now);
+        let item = &mut self.steps[step].round_mut().items[place];
+        let index = item.index;
+        let envelope = &failure.envelope;
+        // Of a long row the first ones and the latest are kept.
+        item.refusals.truncate(REFUSALS_MAX - 1);
+        item.refusals.push(RefusalRecord {
+            at_ms,
+            error_code: envelope.error_code.as_str().to_owned(),
+            retry_after: envelope.retry_after,
+        });
+        let data = json!({ "error_code": envelope.error_code, "retry_after": envelope.retry_after });
+        self.emit_step(EventType::StepRefused, step, index, data);
+        if self.culprit.is_some() {
+            let error = self.collateral();
+            return self.end_item(step, place, End::cancelled(None, error), now);
+        }
+        let waits = self.workflow.steps[step].on(failure.cause) == OnCause::Wait;
+        if !(waits && self.wait(step, place, failure, now, gates)) {
+            self.settle_item(step, place, failure, now);
+        }
+    }
+
+    /// Lines up or parks; false if waiting is no way out.
+    fn wait(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) -> bool {
+        if !failure.envelope.retryable {
+            return false;
+        }
+        if failure.cause == Cause::BulkheadFull {
+            let line_is_full = matches!(self.steps[step].round().items[place].state, ItemState::InLine { .. });
+            let Some(request) = self.request_of(step, place).filter(|_| !line_is_full) else { return false };
+            self.set_state(step, place, ItemState::InLine { since: now });
+            self.act(Action::Line(request));
+            return true;
+        }
+        let told = failure.envelope.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        let mut until = Some(now.after(told.unwrap_or(PARKED_MIN).max(PARKED_MIN)));
+        if told.is_none()
+            && failure.cause == Cause::CircuitOpen
+            && let GateLook::Refuses { until: shut_until, .. } = gates.look(&self.workflow.steps[step].agent)
+        {
+            until = shut_until.map(|shut_until| shut_until.max(now.after(PARKED_MIN)));
+        }
+        if until.is_some_and(|until| until >= self.deadline) {
+            return false;
+        }
+        let reason = failure.envelope.details.get("reason").and_then(|reason| reason.as_str());
+        let reason = reason.unwrap_or(failure.cause.as_str()).to_owned();
+        self.set_state(step, place, ItemState::Parked { until, cause: failure.cause, reason });
+        true
+    }
+
+    /// Ends an item by what its step does with this failure, waiting excepted.
+    pub(super) fn settle_item(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp) {
+        let end = self.end_for(step, failure);
+        self.end_item(step, place, end, now);
+    }
+
+    /// Ends a step that has no items by what it does with this failure, waiting excepted.
+    pub(super) fn settle_step(&mut self, step: usize, failure: &Failure, now: Timestamp) {
+        let end = self.end_for(step, failure);
+        self.finish_round(step, end, now);
+    }
+
+    pub(super) fn end_for(&self, step: usize, failure: &Failure) -> End {
+        let definition = &self.workflow.steps[step];
+        let mut envelope = failure.envelope.clone();
+        envelope.run_id.get_or_insert_with(|| self.run_id.clone());
+        let action = match definition.on(failure.cause) {
+            // Once there is a version to fall back on, it is better than any default.
+            _ if self.has_version_to_fall_back_on(step) => OnCause::Fail,
+            OnCause::Wait => definition.instead_of_waiting(),
+            stated => stated,
+        };
+        let cause = failure.cause;
+        let degraded = |what: OnCause| Some(Degradation { cause, action: what.as_str().to_owned() });
+        let (status, output, degraded) = match action {
+            OnCause::Skip => (StepStatus::Skipped, None, degraded(OnCause::Skip)),
+            OnCause::Default => (StepStatus::Degraded, definition.default.clone(), degraded(OnCause::Default)),
+            OnCause::Fail | OnCause::Wait => (StepStatus::Failed, None, None),
+        };
+        End { status, output, error: Some(envelope), cause: Some(cause), degraded }
+    }
+
+    fn note_attempts(&mut self, step: usize, place: usize, attempts: Vec<AttemptRecord>) {
+        self.steps[step].round_mut().items[place].attempts.extend(attempts);
+    }
+}
+
+/// The length of a value as JSON text, without making the text.
+pub(super) fn json_bytes(value: &serde_json::Value) -> usize {
+    struct Counter(usize);
+    impl std::fmt::Write for Counter {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0 += text.len();
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Counting cannot fail.
+    let _ = write!(counter, "{value}");
+    counter.0
+}

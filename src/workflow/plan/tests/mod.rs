@@ -1,0 +1,8 @@
+//! Tests of the plan: a small world in virtual time performs its actions, agents answer by script.
+
+mod flow;
+mod map;
+mod property;
+mod refusal;
+mod revise;
+mod world;
