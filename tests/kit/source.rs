@@ -9,6 +9,19 @@ pub struct File {
     pub path: String,
     /// As it stands on disk.
     pub text: String,
+    /// Whether it is tests and nothing else.
+    pub tests: bool,
+}
+
+impl File {
+    /// A file by its path and text.
+    pub fn of(path: &str, text: &str) -> Self {
+        let tests = path.starts_with("tests/")
+            || path.starts_with("benches/")
+            || path.ends_with("/tests.rs")
+            || path.contains("/tests/");
+        Self { path: path.to_owned(), text: text.to_owned(), tests }
+    }
 }
 
 /// Every file below `folders` whose name ends in one of `endings`, in the order of their paths.
@@ -23,10 +36,32 @@ pub fn files(folders: &[&str], endings: &[&str]) -> Vec<File> {
     for path in paths {
         let name = path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/");
         if endings.iter().any(|ending| name.ends_with(ending)) {
-            files.push(File { text: std::fs::read_to_string(&path).unwrap(), path: name });
+            files.push(File::of(&name, &std::fs::read_to_string(&path).unwrap()));
         }
     }
+    let declared: Vec<String> = files.iter().flat_map(test_modules).collect();
+    for file in &mut files {
+        file.tests |= declared.contains(&file.path);
+    }
     files
+}
+
+/// The files of the modules that `file` declares for tests only.
+fn test_modules(file: &File) -> Vec<String> {
+    let folder = match file.path.strip_suffix("/mod.rs").or_else(|| file.path.strip_suffix("/lib.rs")) {
+        Some(folder) => folder,
+        None => file.path.trim_end_matches(".rs"),
+    };
+    let mut names = Vec::new();
+    for after in file.text.split("#[cfg(test)]").skip(1) {
+        let mut words = after.split_whitespace().skip_while(|word| word.starts_with("pub"));
+        if let (Some("mod"), Some(name)) = (words.next(), words.next())
+            && let Some(name) = name.strip_suffix(';')
+        {
+            names.push(format!("{folder}/{name}.rs"));
+        }
+    }
+    names
 }
 
 fn walk(path: &Path, into: &mut Vec<PathBuf>) {
@@ -45,28 +80,52 @@ fn walk(path: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The same text with comments and the insides of literals blanked out; every line keeps its number and every character its column.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Code,
+    Comment,
+    Literal,
+}
+
+/// The code alone: comments and literals blanked out; every line keeps its number and every character its column.
 pub fn code(text: &str) -> String {
+    only(text, Part::Code)
+}
+
+/// The comments alone.
+pub fn comments(text: &str) -> String {
+    only(text, Part::Comment)
+}
+
+fn only(text: &str, wanted: Part) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
-        let end = match bytes[at] {
-            b'/' if bytes[at..].starts_with(b"//") => line_end(bytes, at),
-            b'/' if bytes[at..].starts_with(b"/*") => block_end(bytes, at),
-            b'"' => string_end(bytes, at),
-            b'r' | b'b' if !is_word(at.checked_sub(1).map(|before| bytes[before])) => raw_end(bytes, at).unwrap_or(at),
-            b'\'' => char_end(bytes, at).unwrap_or(at),
-            _ => at,
-        };
-        for byte in &mut out[at..end] {
-            if *byte != b'\n' {
+        let (part, end) = part_at(bytes, at);
+        if part != wanted {
+            for byte in out[at..end].iter_mut().filter(|byte| **byte != b'\n') {
                 *byte = b' ';
             }
         }
-        at = end.max(at + 1);
+        at = end;
     }
     String::from_utf8_lossy(&out).into_owned()
+}
+
+/// What begins at `at`, and where it ends.
+fn part_at(bytes: &[u8], at: usize) -> (Part, usize) {
+    let begins = |what: &[u8]| bytes[at..].starts_with(what);
+    let inside_word = is_word(at.checked_sub(1).map(|before| bytes[before]));
+    let literal = match bytes[at] {
+        b'/' if begins(b"//") => return (Part::Comment, line_end(bytes, at)),
+        b'/' if begins(b"/*") => return (Part::Comment, block_end(bytes, at)),
+        b'"' => Some(string_end(bytes, at)),
+        b'r' | b'b' if !inside_word => raw_end(bytes, at),
+        b'\'' => char_end(bytes, at),
+        _ => None,
+    };
+    literal.map_or((Part::Code, at + 1), |end| (Part::Literal, end))
 }
 
 fn line_end(bytes: &[u8], at: usize) -> usize {
@@ -157,14 +216,6 @@ pub fn lines_without_tests(text: &str) -> usize {
     lines.iter().position(|line| line.trim_start().starts_with("#[cfg(test)]")).unwrap_or(lines.len())
 }
 
-/// Whether a file is tests and nothing else.
-pub fn is_tests(path: &str) -> bool {
-    path.starts_with("tests/")
-        || path.ends_with("/tests.rs")
-        || path.contains("/tests/")
-        || path.starts_with("benches/")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +232,19 @@ mod tests {
         ] {
             assert_eq!(code(given), want, "{given}");
         }
+    }
+
+    #[test]
+    fn comments_alone() {
+        assert_eq!(comments("a \"// b\" // c\nd"), "         // c\n ");
+    }
+
+    #[test]
+    fn modules_for_tests_only() {
+        let declared = |path, text| test_modules(&File::of(path, text));
+        assert_eq!(declared("src/a/mod.rs", "#[cfg(test)]\npub(crate) mod b;\nmod c;"), ["src/a/b.rs"]);
+        assert_eq!(declared("src/a.rs", "#[cfg(test)]\nmod b;"), ["src/a/b.rs"]);
+        assert_eq!(declared("src/a.rs", "#[cfg(test)]\nmod tests {}"), Vec::<String>::new());
     }
 
     #[test]
