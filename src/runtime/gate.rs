@@ -73,8 +73,9 @@ impl Word {
 impl Gate {
     /// A gate that shows `view`.
     pub(crate) fn new(view: GateView, generation: u32, trials: u32) -> Self {
+        let vacant = Word { state: State::Admit, timed: false, free: 0, generation };
         let gate = Self {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(vacant.pack()),
             until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
             reason: AtomicU8::new(0),
             trials: u16::try_from(trials).unwrap_or(u16::MAX),
@@ -302,6 +303,54 @@ mod tests {
             let refusal = Refusal { reason, until: Some(Timestamp::from_millis(5)) };
             let gate = Gate::new(GateView::Refuse(refusal), 1, 5);
             assert_eq!(gate.pass(Timestamp::from_millis(9_999)), Err(refusal));
+        }
+    }
+
+    #[test]
+    fn a_late_word_of_an_earlier_generation_does_not_shut_what_a_caller_opened() {
+        let gate = Gate::new(open(1_000), u32::MAX, 5);
+        let first = gate.pass(Timestamp::from_millis(1_000)).unwrap();
+        assert_eq!((first.generation, gate.generation()), (0, 0), "generations wrap around");
+        gate.publish(open(5_000), u32::MAX);
+        assert_eq!(gate.look(), GateView::Probe { free: 4, reason: Reason::FailureShare });
+        gate.publish(open(9_000), 1);
+        assert_eq!(gate.look(), open(9_000), "a later one does");
+    }
+
+    #[test]
+    fn below_a_gate_on_trial_no_trial_is_taken_and_an_open_one_still_refuses() {
+        let gate = Gate::new(open(1_000), 1, 5);
+        assert!(gate.pass_below(Timestamp::from_millis(999)).is_err());
+        let over = gate.pass_below(Timestamp::from_millis(1_000)).unwrap();
+        assert_eq!((over.kind, gate.look()), (PassKind::Plain, open(1_000)));
+        gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+        assert_eq!(gate.pass_below(Timestamp::ZERO).unwrap().kind, PassKind::Plain);
+        assert_eq!(gate.look(), GateView::Probe { free: 5, reason: Reason::FailureShare });
+        let forced = Refusal { reason: Reason::Forced, until: None };
+        gate.publish(GateView::Refuse(forced), 3);
+        assert_eq!(gate.pass_below(Timestamp::NEVER), Err(forced));
+    }
+
+    /// Timer and first caller in the same moment, over and over: whoever is first, five pass.
+    #[test]
+    fn the_timer_races_the_first_callers() {
+        for round in 0..2_000_u32 {
+            let gate = Arc::new(Gate::new(open(1_000), round, 5));
+            let start = Arc::new(Barrier::new(4));
+            let callers: Vec<_> = (0..3)
+                .map(|_| {
+                    let (gate, start) = (Arc::clone(&gate), Arc::clone(&start));
+                    std::thread::spawn(move || {
+                        start.wait();
+                        (0..20).filter(|_| gate.pass(Timestamp::from_millis(1_000)).is_ok()).count()
+                    })
+                })
+                .collect();
+            start.wait();
+            gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, round + 1);
+            let passed: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
+            let left = (0..20).filter(|_| gate.pass(Timestamp::from_millis(1_000)).is_ok()).count();
+            assert_eq!(passed + left, 5, "round {round}");
         }
     }
 }
