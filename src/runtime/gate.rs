@@ -331,26 +331,40 @@ mod tests {
         assert_eq!(gate.pass_below(Timestamp::NEVER), Err(forced));
     }
 
-    /// Timer and first caller in the same moment, over and over: whoever is first, five pass.
+    /// Timer and first callers in the same moment, at many gates one after the other and a little later each time: whoever is first,
+    /// five pass.
     #[test]
     fn the_timer_races_the_first_callers() {
-        for round in 0..2_000_u32 {
-            let gate = Arc::new(Gate::new(open(1_000), round, 5));
-            let start = Arc::new(Barrier::new(4));
-            let callers: Vec<_> = (0..3)
-                .map(|_| {
-                    let (gate, start) = (Arc::clone(&gate), Arc::clone(&start));
-                    std::thread::spawn(move || {
-                        start.wait();
-                        (0..20).filter(|_| gate.pass(Timestamp::from_millis(1_000)).is_ok()).count()
-                    })
-                })
-                .collect();
-            start.wait();
-            gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, round + 1);
-            let passed: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
-            let left = (0..20).filter(|_| gate.pass(Timestamp::from_millis(1_000)).is_ok()).count();
-            assert_eq!(passed + left, 5, "round {round}");
+        const GATES: usize = 40_000;
+        let gates: Vec<Gate> = (0..GATES).map(|_| Gate::new(open(1_000), 1, 5)).collect();
+        let passed: Vec<AtomicU8> = (0..GATES).map(|_| AtomicU8::new(0)).collect();
+        let due = AtomicU64::new(0);
+        let pass = |index: usize, tries: usize| {
+            let passes = (0..tries).filter(|_| gates[index].pass(Timestamp::from_millis(1_000)).is_ok()).count();
+            passed[index].fetch_add(u8::try_from(passes).unwrap(), Ordering::SeqCst);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for index in 0..GATES {
+                        while due.load(Ordering::Acquire) <= index as u64 {
+                            std::thread::yield_now();
+                        }
+                        pass(index, 2);
+                    }
+                });
+            }
+            for (index, gate) in gates.iter().enumerate() {
+                due.store(index as u64 + 1, Ordering::Release);
+                for _ in 0..index % 200 {
+                    std::hint::spin_loop();
+                }
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+            }
+        });
+        for (index, passed) in passed.iter().enumerate() {
+            pass(index, 9);
+            assert_eq!(passed.load(Ordering::SeqCst), 5, "gate {index}");
         }
     }
 }
