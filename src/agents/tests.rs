@@ -296,7 +296,7 @@ fn prompts_say_what_a_model_needs() {
                 "6 photo lines",
                 "첨성대",
                 "-어요",
-                "\"text\"",
+                "no title line",
             ],
         ),
         ("review", vec!["06-palace-pond.jpg", "2025-04-12", "\"score\"", "첨성대"]),

@@ -121,7 +121,7 @@ fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions,
     let mut options = ProviderOptions::at(&endpoint.base_url);
     options.key = key.transpose().map_err(Stop::usage)?;
     options.headers = texts(project, &endpoint.headers)?;
-    let _ = texts(project, &endpoint.query)?;
+    options.query = texts(project, &endpoint.query)?;
     options.connect_timeout = endpoint.connect_timeout;
     Ok(options)
 }

@@ -62,7 +62,7 @@ pub enum Ending {
     },
     /// Cut by a deadline of the caller or run that was shorter than the attempt's own timeout.
     DeadlineCut,
-    /// Our own refusal: nothing was sent.
+    /// Our own refusal: nothing was sent. An adapter ends an attempt with it while its agent is not up yet.
     OwnRefusal,
     /// The actor died with the call queued, or the attempt's task panicked.
     Restarted,

@@ -58,6 +58,8 @@ struct Call {
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
     bad_replies: u32,
+    /// Attempts that a backend refused itself before it sent anything.
+    own_refusals: u32,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -81,6 +83,7 @@ impl Call {
             under_way: None,
             usage: None,
             bad_replies: 0,
+            own_refusals: 0,
         }
     }
 
@@ -239,6 +242,7 @@ impl Call {
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
             self.bad_replies += 1;
         }
+        self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
         self.write_down(progress.started(), now, failure, status);
         result
     }
@@ -268,6 +272,7 @@ impl Call {
             attempt,
             elapsed: now.since(progress.started()),
             retry_after: failure.retry_after,
+            should_retry: failure.should_retry,
             bad_replies: self.bad_replies,
             committed: progress.first_content().is_some(),
             trial: self.permit.passes.any_trial(),
@@ -326,8 +331,9 @@ impl Call {
                     failure_envelope(&failure, name, self.agent.keyed, attempts)
                 };
                 Err(CallError {
-                    nothing_sent: attempts == 0,
-                    exhausted: !envelope.retryable || stop.is_some_and(is_final),
+                    // An agent that was not up all along was sent nothing, however often it was asked for.
+                    nothing_sent: attempts == self.own_refusals,
+                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(is_final)),
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,

@@ -208,3 +208,30 @@ impl Drop for Runtime {
         self.root.kill();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::runtime::{
+        function_agent::{AgentFailure, CallInfo, FunctionAgent},
+        settings::{AgentSettings, ProviderSettings},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn agents_can_be_looked_at_while_they_work() {
+        let name = |text| Name::try_new(text).unwrap();
+        let hang = |_: Value, _: CallInfo| std::future::pending::<Result<Value, AgentFailure>>();
+        let agent = AgentSettings { slots: 3, ..AgentSettings::new(name("draft"), name("local")) };
+        let builder = Runtime::builder().provider(ProviderSettings::new(name("local")));
+        let runtime = builder.agent(agent, Arc::new(FunctionAgent::new(hang))).start().await.unwrap();
+        let handle = runtime.agent("draft").unwrap();
+        let call = tokio::spawn(async move { handle.call(crate::runtime::call::CallRequest::of(Value::Null)).await });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let views = runtime.agents();
+        assert_eq!((views.len(), views[0].slots, views[0].in_flight), (1, 3, 1));
+        assert_eq!(views[0].breaker.state, StateName::Closed);
+        call.abort();
+    }
+}

@@ -7,6 +7,7 @@
 pub mod builder;
 pub mod call;
 pub mod engine;
+pub mod function_agent;
 pub mod handle;
 pub mod metric;
 pub mod ports;
@@ -24,7 +25,7 @@ mod core;
 mod gate;
 mod orchestrator;
 mod permit;
-mod refusal;
+pub(crate) mod refusal;
 mod root;
 mod run_call;
 mod run_cell;

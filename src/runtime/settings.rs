@@ -9,6 +9,8 @@ use crate::{
 
 /// The most slots an agent or provider can have.
 pub const SLOTS_MAX: u32 = 100_000;
+/// Calls of one agent in flight at once, unless configured.
+pub const SLOTS_DEFAULT: u32 = 10;
 
 /// A shared place that agents lean on.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,6 +49,43 @@ pub struct RestartSettings {
     pub max: u32,
     /// ... within this time are still normal.
     pub within: Duration,
+}
+
+impl ProviderSettings {
+    /// A provider without key and without slots of its own, with the breaker of the documentation.
+    pub fn new(name: Name) -> Self {
+        Self { name, slots: None, guaranteed: Vec::new(), breaker: BreakerSettings::provider_default(), key: None }
+    }
+}
+
+impl AgentSettings {
+    /// An agent on `provider` with the defaults of the documentation for work that does not stream.
+    pub fn new(name: Name, provider: Name) -> Self {
+        Self {
+            name,
+            provider,
+            model: None,
+            slots: SLOTS_DEFAULT,
+            timeouts: Timeouts::default(),
+            slow_by: SlowBy::Total,
+            breaker: BreakerSettings::default(),
+            retry: RetrySettings::default(),
+            restart: RestartSettings::default(),
+        }
+    }
+}
+
+impl Default for Timeouts {
+    /// Those of work that does not stream.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            first_token: None,
+            stall: None,
+            attempt: Some(Duration::from_secs(60)),
+            call: Duration::from_secs(180),
+        }
+    }
 }
 
 impl Default for RestartSettings {

@@ -1,6 +1,8 @@
 //! The wiring: rules are tested where they stand (policy), here only that actors, gates and permits carry them out. Paused time, but
 //! for the few tests that need real threads.
 
+#![allow(unreachable_pub, reason = "modules of one test program")]
+
 #[path = "../kit/mod.rs"]
 mod kit;
 
@@ -14,6 +16,7 @@ mod keys;
 mod retry;
 mod settings;
 mod shared_fate;
+mod starting;
 mod stop;
 mod supervision;
 mod threads;
