@@ -1,6 +1,8 @@
 //! Dependencies point down one way: a module names only lower floors, and neighbours on one floor are strangers. The pure floors name
 //! no clock, chance, log or async runtime. Reads the source, so that no review has to.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+
 #[path = "kit/source.rs"]
 mod source;
 

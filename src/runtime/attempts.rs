@@ -51,7 +51,7 @@ struct Call {
     end: Timestamp,
     /// When the caller's or run's ends, if it has one.
     deadline: Option<Timestamp>,
-    call_id: String,
+    id: String,
     slow: bool,
     records: Vec<AttemptRecord>,
     /// When the attempt under way began.
@@ -73,7 +73,7 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            call_id: uuid::Uuid::now_v7().to_string(),
+            id: uuid::Uuid::now_v7().to_string(),
             started,
             shared,
             agent,
@@ -137,10 +137,10 @@ impl Call {
         AttemptRequest {
             agent: settings.name.clone(),
             input: Arc::clone(&request.input),
-            call_id: self.call_id.clone(),
+            call_id: self.id.clone(),
             run_id: context.run_id.clone(),
             attempt,
-            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.call_id.clone()),
+            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.id.clone()),
             traceparent: context.traceparent.clone(),
             deadline,
             tenant: context.tenant.clone(),

@@ -214,7 +214,7 @@ async fn half_open(runtime: &watertight::runtime::engine::Runtime, of: &str, bac
     use watertight::runtime::supervisor::BreakerAct;
     match of {
         "provider:local" => {
-            backends.iter().for_each(|backend| backend.now(crate::support::refused_connection()));
+            crate::support::all(backends, &crate::support::refused_connection());
             let _ = (call(runtime, "draft").await, call(runtime, "review").await, call(runtime, "draft").await);
         }
         "agent:draft" => {

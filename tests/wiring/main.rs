@@ -2,6 +2,8 @@
 //! for the few tests that need real threads.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::unchecked_time_subtraction, reason = "times in tests are written down, the longer first")]
 
 #[path = "../kit/mod.rs"]
 mod kit;

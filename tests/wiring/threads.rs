@@ -131,7 +131,7 @@ async fn five_trials_whoever_opens_the_gate() {
         assert_eq!(backend.count() - 45, 5, "round {round}");
         stop.store(true, Ordering::SeqCst);
         drop(runtime);
-        for task in storm.into_iter() {
+        for task in storm {
             task.await.unwrap();
         }
         for call in late {
