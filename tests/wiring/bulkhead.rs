@@ -175,7 +175,7 @@ async fn a_slot_comes_back_however_a_call_ends() {
 async fn blocking_work_keeps_its_slot_until_the_thread_ends() {
     let mut settings = agent("draft", "local");
     settings.slots = 1;
-    let backend = Scripted::always(Answer::Block(ms(200)));
+    let backend = Scripted::always(Answer::Block(ms(400)));
     let runtime = one_agent(settings, backend.clone()).await;
     let handle = runtime.agent("draft").unwrap();
     let left = tokio::time::timeout(ms(40), call(&runtime, "draft")).await;
