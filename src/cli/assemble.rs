@@ -9,7 +9,12 @@ use super::{exit::Stop, project::Project};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
-    runtime::{builder::RuntimeBuilder, engine::Runtime, ports::Backend, promise::Promised},
+    runtime::{
+        builder::RuntimeBuilder,
+        engine::Runtime,
+        ports::{Backend, CallLog},
+        promise::Promised,
+    },
     settings::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
@@ -20,7 +25,7 @@ use crate::{
     },
     transport::{
         client::{ProviderClient, ProviderOptions},
-        http_agent::{backend::HttpAgent, mapping::HttpMapping},
+        http_agent::{backend::HttpAgent, mapping::HttpMapping, starting::StartingHttpAgent},
         openai::{
             backend::OpenAiAgent,
             settings::{Answer, OpenAiSettings, StreamUpstream},
@@ -77,13 +82,15 @@ impl Backends {
             AgentBackend::Http(http) => {
                 let client = self.required(name, &agent.settings.provider)?;
                 let mapping = mapping_of(project, http)?;
-                let backend = HttpAgent::try_new(client, &mapping).map_err(|error| wrong(&error))?;
-                match &http.schema {
-                    Some(schema) => {
-                        Ok(Arc::new(Promised::try_new(Arc::new(backend), schema).map_err(|error| wrong(&error))?))
-                    }
-                    None => Ok(Arc::new(backend)),
+                let agent = HttpAgent::try_new(Arc::clone(&client), &mapping).map_err(|error| wrong(&error))?;
+                let mut backend: Arc<dyn Backend> = Arc::new(agent);
+                if let Some(path) = &http.health {
+                    backend = Arc::new(StartingHttpAgent::new(backend, client, path));
                 }
+                if let Some(schema) = &http.schema {
+                    backend = Arc::new(Promised::try_new(backend, schema).map_err(|error| wrong(&error))?);
+                }
+                Ok(backend)
             }
             AgentBackend::OpenAi(model) => {
                 let client = self.required(name, &agent.settings.provider)?;
@@ -101,9 +108,16 @@ impl Backends {
 }
 
 /// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Runtime, Stop> {
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
+    if let Some(call_log) = call_log {
+        builder = builder.call_log(call_log);
+    }
     for Provider { settings: provider, .. } in &settings.providers {
         builder = builder.provider(provider.clone());
     }
