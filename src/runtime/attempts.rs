@@ -4,6 +4,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -38,7 +39,7 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 pub(crate) async fn run(job: Box<Job>) {
     let Job { request, permit, reply, cancel, .. } = *job;
     let mut call = Call::begin(permit, &request);
-    let unwound = AssertUnwindSafe(call.drive(&request, &cancel)).catch_unwind().await;
+    let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
     call.finish(result, stop, reply);
 }
@@ -75,7 +76,7 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            id: uuid::Uuid::now_v7().to_string(),
+            id: call_id(shared.clock.unix_ms(started)),
             caller: Caller::of(&request.context),
             started,
             shared,
@@ -91,10 +92,11 @@ impl Call {
     }
 
     /// All attempts and the waits between them.
-    async fn drive(&mut self, request: &CallRequest, cancel: &CancellationToken) -> CallEnd {
+    async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
         lock(&self.agent.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
+        let (mut request, deltas) = self.attempt_request(request);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -107,10 +109,10 @@ impl Call {
                 return (Err(last.unwrap_or_else(no_time)), Some(Stop::NoTimeLeft));
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
-            let attempt_request = self.attempt_request(request, attempt, left);
-            let progress = Progress::start(Arc::clone(&self.shared.clock), request.deltas.clone());
+            (request.attempt, request.deadline) = (attempt, left);
+            let progress = Progress::start(Arc::clone(&self.shared.clock), deltas.clone());
             self.under_way = Some(progress.started());
-            let result = self.attempt(&attempt_request, &progress, limit, cut_ending, cancel).await;
+            let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
@@ -135,23 +137,26 @@ impl Call {
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
     }
 
-    fn attempt_request(&self, request: &CallRequest, attempt: u32, deadline: Duration) -> AttemptRequest {
-        let (settings, context) = (&self.agent.settings, &request.context);
-        AttemptRequest {
+    /// What all attempts are asked for; number and deadline are each attempt's own.
+    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Option<mpsc::Sender<String>>) {
+        let CallRequest { input, context, deltas } = request;
+        let settings = &self.agent.settings;
+        let attempt_request = AttemptRequest {
             agent: settings.name.clone(),
-            input: Arc::clone(&request.input),
+            input,
             call_id: self.id.clone(),
-            run_id: context.run_id.clone(),
-            attempt,
-            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.id.clone()),
-            traceparent: context.traceparent.clone(),
-            deadline,
-            tenant: context.tenant.clone(),
-            feature: context.feature.clone(),
-            priority: context.priority.clone(),
+            run_id: context.run_id,
+            attempt: 0,
+            idempotency_key: context.idempotency_key.unwrap_or_else(|| self.id.clone()),
+            traceparent: context.traceparent,
+            deadline: Duration::ZERO,
+            tenant: context.tenant,
+            feature: context.feature,
+            priority: context.priority,
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
-        }
+        };
+        (attempt_request, deltas)
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
@@ -353,6 +358,13 @@ impl Call {
         // A caller that has left does not mind.
         let _ = reply.send(answer);
     }
+}
+
+/// An id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.
+fn call_id(unix_ms: u64) -> String {
+    let mut random = [0; 10];
+    fastrand::fill(&mut random);
+    uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid().to_string()
 }
 
 /// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.

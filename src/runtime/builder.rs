@@ -174,6 +174,7 @@ impl RuntimeBuilder {
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
+            places: agents.iter().map(|agent| (agent.settings.name.clone(), agent.index)).collect(),
             agents,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
@@ -224,6 +225,7 @@ fn make_providers(
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
+            compartment: format!("provider:{name}").into(),
             slots,
             guard,
             key_guard: key_guard.transpose()?,

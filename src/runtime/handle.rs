@@ -181,7 +181,7 @@ impl AgentHandle {
         now: Timestamp,
     ) -> Refusal {
         let jitter = self.shared.chance.share(id);
-        Refusal::Gate { breaker: guard.name.to_string(), refusal, now, jitter }
+        Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
     /// A slot of the provider and one of the agent, or none.
@@ -189,10 +189,9 @@ impl AgentHandle {
         let agent = &self.agent;
         let chance = self.shared.chance.fork(agent.index as u64);
         if let Some(slots) = &agent.provider.slots {
-            lock(slots).try_take(agent.member, now, chance).map_err(|full| Refusal::Bulkhead {
-                compartment: format!("provider:{}", agent.provider.settings.name),
-                full,
-            })?;
+            lock(slots)
+                .try_take(agent.member, now, chance)
+                .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
         }
         let taken = {
             let mut slots = lock(&agent.slots);
@@ -207,7 +206,7 @@ impl AgentHandle {
                 if let Some(slots) = &agent.provider.slots {
                     lock(slots).undo(agent.member, now);
                 }
-                Err(Refusal::Bulkhead { compartment: format!("agent:{}", self.name()), full })
+                Err(Refusal::Bulkhead { compartment: Arc::clone(&agent.guard.name), full })
             }
         }
     }

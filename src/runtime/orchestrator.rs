@@ -95,6 +95,8 @@ impl OrchestratorActor {
                 let actions = self.feed(&mut inner, told);
                 lined |= self.perform(run, &mut inner, actions);
                 if run.final_record().is_some() {
+                    // Its record is all that is asked for from now on.
+                    inner.plan.let_go();
                     break;
                 }
             }
@@ -260,6 +262,9 @@ impl OrchestratorActor {
                 let gates = LiveGates { shared: &self.shared };
                 let actions = inner.plan.replied(*key, Err(failed), self.shared.now(), &gates);
                 self.perform(run, &mut inner, actions);
+                if run.final_record().is_some() {
+                    inner.plan.let_go();
+                }
                 true
             }
         }
