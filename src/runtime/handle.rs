@@ -4,6 +4,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use tokio::sync::oneshot;
+use tokio_util::sync::DropGuard;
 
 use super::{
     agent_actor::{AgentMessage, Job},
@@ -25,6 +26,13 @@ use crate::{
 pub struct AgentHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) agent: Arc<AgentCore>,
+}
+
+/// A call on its way. Dropping it cancels the call.
+pub(crate) struct Sent {
+    answer: oneshot::Receiver<Result<CallReply, CallError>>,
+    context: Option<Box<CallContext>>,
+    cancel_on_drop: DropGuard,
 }
 
 /// A refusal of our own as a value, before it is put into words.
@@ -58,7 +66,8 @@ impl AgentHandle {
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
         let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
-        self.call_admitted(permit, request).await
+        let sent = self.send(permit, request);
+        self.answer(sent).await
     }
 
     /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
@@ -73,22 +82,28 @@ impl AgentHandle {
         }
     }
 
-    /// Hands an admitted call to the actor and waits for its answer.
-    pub(crate) async fn call_admitted(&self, permit: Permit, request: CallRequest) -> Result<CallReply, CallError> {
+    /// Hands an admitted call to the actor.
+    pub(crate) fn send(&self, permit: Permit, request: CallRequest) -> Sent {
         let (reply, answer) = oneshot::channel();
         let cancel = self.shared.aborting.child_token();
-        // Whoever drops this future cancels the call.
-        let _cancel_on_drop = cancel.clone().drop_guard();
+        let cancel_on_drop = cancel.clone().drop_guard();
         // Only a log asks who it was that a dying actor's call was for.
-        let context = if self.shared.call_log.is_some() { request.context.clone() } else { CallContext::default() };
+        let context = self.shared.call_log.is_some().then(|| Box::new(request.context.clone()));
         let job = Job::new(request, permit, reply, cancel);
         // Where the actor is gone the job is dropped here, and with it the permit and the reply port.
         self.agent.address.cast(AgentMessage::Call(Box::new(job)));
-        match answer.await {
-            Ok(result) => result,
-            Err(_) if self.shared.stopping.is_cancelled() => Err(self.refused(&Refusal::ShuttingDown, &context)),
-            Err(_) => Err(self.refused(&Refusal::Restarted, &context)),
+        Sent { answer, context, cancel_on_drop }
+    }
+
+    /// Waits for the answer to a call that was sent.
+    pub(crate) async fn answer(&self, sent: Sent) -> Result<CallReply, CallError> {
+        // The guard lives until the answer is here: whoever drops this future cancels the call.
+        let Sent { answer, context, cancel_on_drop: _cancel_on_drop } = sent;
+        if let Ok(result) = answer.await {
+            return result;
         }
+        let refusal = if self.shared.stopping.is_cancelled() { Refusal::ShuttingDown } else { Refusal::Restarted };
+        Err(self.refused(&refusal, &context.unwrap_or_default()))
     }
 
     /// Takes everything that a call needs, or nothing: gates from the outside in, then slots.

@@ -54,12 +54,12 @@ pub(crate) fn start(
     let shared = Arc::clone(&handle.shared);
     let key = request.key;
     let streams = handle.agent.settings.timeouts.first_token.is_some();
-    let (deltas, pieces) = mpsc::channel(DELTAS_MAX);
-    let deltas = streams.then_some(deltas);
+    let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
     let call = CallRequest { input: Arc::clone(&request.input), context, deltas };
+    let sent = handle.send(permit, call);
     shared.tracker.clone().spawn(async move {
-        let answer = handle.call_admitted(permit, call);
-        let told = follow(answer, pieces, streams, |text| {
+        let answer = handle.answer(sent);
+        let told = follow(answer, pieces, |text| {
             let data = json!({ "text": text, "index": key.index, "iteration": key.iteration });
             run.append(&handle.shared, EventType::StepDelta, Some(step.clone()), data);
         });
@@ -78,14 +78,11 @@ pub(crate) fn start(
 /// Waits for the answer and passes gathered content on; the last piece before the answer.
 async fn follow(
     answer: impl Future<Output = Result<CallReply, CallError>>,
-    mut pieces: mpsc::Receiver<String>,
-    streams: bool,
+    pieces: Option<mpsc::Receiver<String>>,
     pass_on: impl Fn(&str),
 ) -> Result<CallReply, CallError> {
     tokio::pin!(answer);
-    if !streams {
-        return answer.await;
-    }
+    let Some(mut pieces) = pieces else { return answer.await };
     let mut gathered = String::new();
     let flush = tokio::time::sleep(DELTA_GATHER);
     tokio::pin!(flush);
