@@ -9,6 +9,7 @@ mod exit;
 mod init_command;
 mod input;
 mod main;
+mod places;
 mod progress;
 mod project;
 mod run_command;

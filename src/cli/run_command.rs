@@ -5,7 +5,8 @@ use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 use serde_json::Value;
 
 use super::{
-    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, progress::Progress, project::Project,
+    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, places, progress::Progress,
+    project::Project,
 };
 use crate::{
     model::{
@@ -42,7 +43,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
-    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
+    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, places::allowed(&settings))?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
