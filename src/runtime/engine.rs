@@ -179,7 +179,7 @@ impl Runtime {
         };
         let now = self.shared.now();
         let restarts = lock(&agent.ledger).total();
-        // Not inside the literal: the guard would live to its end, and `in_flight` locks the same slots.
+        // One lock at a time: a guard in the expression below would be held to its end, and the slots are locked twice.
         let slots = lock(&agent.slots).cap();
         AgentView {
             name: agent.settings.name.clone(),
