@@ -180,12 +180,12 @@ pub(super) fn position_of(draft: &str, name: &str) -> Option<usize> {
 
 fn photos_and_order(draft: &str, names: &[&str], language: Language) -> [Finding; 2] {
     let positions: Vec<Option<usize>> = names.iter().map(|name| position_of(draft, name)).collect();
-    let named: Vec<usize> = positions.iter().copied().flatten().collect();
+    let found: Vec<usize> = positions.iter().copied().flatten().collect();
     let missing: Vec<String> =
         names.iter().zip(&positions).filter(|(_, at)| at.is_none()).map(|(name, _)| (*name).to_owned()).collect();
-    let in_order = named.windows(2).filter(|pair| pair[0] <= pair[1]).count();
-    let order_share = if named.is_empty() { 0.0 } else { (in_order + 1) as f64 / named.len() as f64 };
-    let (count, all) = (named.len(), names.len());
+    let in_order = found.windows(2).filter(|pair| pair[0] <= pair[1]).count();
+    let order_share = if found.is_empty() { 0.0 } else { (in_order + 1) as f64 / found.len() as f64 };
+    let (count, all) = (found.len(), names.len());
     let order_text = if order_share >= 1.0 {
         say(
             language,

@@ -285,8 +285,20 @@ fn places_are_told_only_where_they_are_allowed() {
 fn prompts_say_what_a_model_needs() {
     let walk = Walk::of(reference_input());
     for (agent, wanted) in [
-        ("style", vec!["Post 2:", "안목해변", "\"description\""]),
-        ("draft", vec!["in Korean", "Stop 5", "09:14", "06-palace-pond.jpg", "첨성대", "해요체", "\"text\""]),
+        ("style", vec!["Text 2:", "안목해변", "\"description\""]),
+        (
+            "draft",
+            vec![
+                "in Korean",
+                "Stop 5",
+                "09:14",
+                "![06-palace-pond.jpg]",
+                "6 photo lines",
+                "첨성대",
+                "-어요",
+                "no title line",
+            ],
+        ),
         ("review", vec!["06-palace-pond.jpg", "2025-04-12", "\"score\"", "첨성대"]),
         ("meta", vec!["in Korean", "\"tags\"", "대릉원"]),
     ] {

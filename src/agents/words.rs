@@ -3,7 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::korean::{ends_in_consonant, final_of};
+use super::{
+    korean::{ends_in_consonant, final_of},
+    word_lists::{
+        ENGLISH_CALENDAR, ENGLISH_PLACE_KINDS, ENGLISH_PLACE_WORDS, ENGLISH_STOPWORDS, KOREAN_PLACE_ENDS_FROM_THREE,
+        KOREAN_PLACE_ENDS_FROM_TWO, KOREAN_PLACE_KINDS, KOREAN_STOPWORDS, KOREAN_VERB_ENDS, LOCATIVES, PARTICLES,
+    },
+};
 use crate::model::language::Language;
 
 /// From this share of Hangul among the letters on a text is Korean: names, brands and file names in it are Latin.
@@ -14,259 +20,6 @@ const KOREAN_SYLLABLES_MIN: usize = 2;
 const ENGLISH_LETTERS_MIN: usize = 4;
 /// Longer "words" are no words.
 const WORD_CHARS_MAX: usize = 24;
-
-/// Particles, the longest first. The second field: 1 = only after a consonant, 2 = only after a vowel, 0 = after both.
-const PARTICLES: [(&str, u8); 37] = [
-    ("에서부터", 0),
-    ("에서는", 0),
-    ("에서도", 0),
-    ("으로는", 1),
-    ("까지는", 0),
-    ("까지도", 0),
-    ("이라고", 1),
-    ("에서", 0),
-    ("에게", 0),
-    ("에는", 0),
-    ("에도", 0),
-    ("으로", 1),
-    ("까지", 0),
-    ("부터", 0),
-    ("처럼", 0),
-    ("보다", 0),
-    ("마다", 0),
-    ("이랑", 1),
-    ("하고", 0),
-    ("이라", 1),
-    ("라고", 2),
-    ("쯤", 0),
-    ("씩", 0),
-    ("은", 1),
-    ("는", 2),
-    ("이", 1),
-    ("가", 2),
-    ("을", 1),
-    ("를", 2),
-    ("과", 1),
-    ("와", 2),
-    ("의", 0),
-    ("에", 0),
-    ("로", 0),
-    ("도", 0),
-    ("만", 0),
-    ("랑", 2),
-];
-
-/// Particles that mark a place or a way.
-const LOCATIVES: [&str; 10] = ["에서부터", "에서는", "에서도", "에서", "에는", "에도", "에", "으로", "까지", "부터"];
-
-/// Ends of Korean words that are verbs, adjectives or adverbs.
-const KOREAN_VERB_ENDS: [&str; 58] = [
-    "다",
-    "요",
-    "죠",
-    "음",
-    "함",
-    "됨",
-    "고",
-    "며",
-    "면",
-    "서",
-    "면서",
-    "지만",
-    "는데",
-    "은데",
-    "던",
-    "려고",
-    "러",
-    "게",
-    "히",
-    "니까",
-    "네",
-    "한",
-    "된",
-    "할",
-    "될",
-    "운",
-    "있는",
-    "없는",
-    "하는",
-    "되는",
-    "지",
-    "듯",
-    "자",
-    "자마자",
-    "도록",
-    "거나",
-    "든지",
-    "려",
-    "러서",
-    "아",
-    "어",
-    "해",
-    "았",
-    "었",
-    "했",
-    "싶",
-    "같은",
-    "많은",
-    "좋은",
-    "작은",
-    "높은",
-    "니",
-    "까",
-    "던데",
-    "구나",
-    "거든",
-    "테니",
-    "여러",
-];
-
-/// Words that say nothing of what a text is about.
-const KOREAN_STOPWORDS: [&str; 75] = [
-    "오늘",
-    "어제",
-    "내일",
-    "하루",
-    "아침",
-    "점심",
-    "저녁",
-    "오전",
-    "오후",
-    "새벽",
-    "시간",
-    "잠시",
-    "조금",
-    "정말",
-    "너무",
-    "아주",
-    "그냥",
-    "다시",
-    "먼저",
-    "마지막",
-    "처음",
-    "다음",
-    "이번",
-    "지난",
-    "그리고",
-    "그래서",
-    "하지만",
-    "그런데",
-    "사람",
-    "사람들",
-    "사진",
-    "생각",
-    "우리",
-    "여기",
-    "거기",
-    "저기",
-    "이곳",
-    "그곳",
-    "사이",
-    "옆",
-    "앞",
-    "뒤",
-    "위",
-    "아래",
-    "안",
-    "밖",
-    "때문",
-    "정도",
-    "동안",
-    "한참",
-    "한창",
-    "덕분",
-    "모두",
-    "함께",
-    "혼자",
-    "가장",
-    "매우",
-    "작년",
-    "올해",
-    "내년",
-    "이후",
-    "이전",
-    "토요일",
-    "일요일",
-    "월요일",
-    "화요일",
-    "수요일",
-    "목요일",
-    "금요일",
-    "가을",
-    "여름",
-    "겨울",
-    "바퀴",
-    "무렵",
-    "이것",
-];
-
-/// The same for English.
-const ENGLISH_STOPWORDS: [&str; 98] = [
-    "about", "above", "after", "again", "almost", "along", "also", "although", "always", "another", "around", "away",
-    "back", "because", "been", "before", "being", "below", "between", "both", "came", "could", "does", "doing", "down",
-    "during", "each", "even", "every", "first", "from", "going", "good", "great", "have", "having", "here", "into",
-    "it's", "just", "last", "like", "little", "long", "made", "many", "more", "most", "much", "near", "next", "nice",
-    "once", "only", "other", "ours", "over", "photo", "photos", "picture", "pictures", "really", "same", "seen",
-    "should", "since", "some", "still", "such", "than", "that", "their", "them", "then", "there", "these", "they",
-    "thing", "things", "this", "those", "through", "time", "today", "took", "under", "until", "very", "walked", "went",
-    "were", "what", "when", "where", "which", "while", "with", "would",
-];
-
-/// Words before a place.
-const ENGLISH_PLACE_WORDS: [&str; 9] = ["at", "in", "to", "from", "near", "through", "into", "reached", "around"];
-
-/// What a place can be; with a name before it, it is one.
-const ENGLISH_PLACE_KINDS: [&str; 26] = [
-    "bridge",
-    "palace",
-    "castle",
-    "park",
-    "museum",
-    "gallery",
-    "market",
-    "square",
-    "church",
-    "cathedral",
-    "temple",
-    "garden",
-    "gardens",
-    "beach",
-    "station",
-    "street",
-    "pond",
-    "lake",
-    "tower",
-    "hill",
-    "village",
-    "river",
-    "walls",
-    "bay",
-    "harbour",
-    "island",
-];
-
-/// Names of days and months name no place.
-const ENGLISH_CALENDAR: [&str; 19] = [
-    "monday",
-    "tuesday",
-    "wednesday",
-    "thursday",
-    "friday",
-    "saturday",
-    "sunday",
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-];
 
 /// A content word with its weight: how often it came, more for places and names.
 #[derive(Debug, Clone, PartialEq)]
@@ -330,7 +83,7 @@ fn korean_words(text: &str) -> Vec<(String, f64, bool)> {
 
 /// A noun with its weight and whether a place particle followed it; `None` for everything that does not look like a noun.
 fn korean_word(token: &str) -> Option<(String, f64, bool)> {
-    if token.chars().any(|character| character.is_numeric()) || final_of(token.chars().next()?).is_none() {
+    if token.chars().any(char::is_numeric) || final_of(token.chars().next()?).is_none() {
         return None;
     }
     let (stem, particle) = without_particle(token);
@@ -388,37 +141,12 @@ fn without_particle(token: &str) -> (&str, Option<&'static str>) {
 /// Korean names of places often say what the place is. One syllable says it only where no particle speaks against a place:
 /// 첨성대 and 월정교에서, not 삼각대를.
 fn looks_like_a_place(word: &str, particle: Option<&str>) -> bool {
-    const LONG: [&str; 21] = [
-        "시장",
-        "공원",
-        "마을",
-        "거리",
-        "골목",
-        "박물관",
-        "미술관",
-        "해변",
-        "해수욕장",
-        "카페",
-        "식당",
-        "서점",
-        "성당",
-        "폭포",
-        "광장",
-        "정원",
-        "전망대",
-        "수목원",
-        "호수",
-        "항구",
-        "터미널",
-    ];
-    const FROM_TWO: [char; 4] = ['궁', '릉', '섬', '탑'];
-    const FROM_THREE: [char; 7] = ['원', '대', '교', '사', '역', '산', '성'];
     let syllables = word.chars().count();
     let may_be = particle.is_none_or(|particle| LOCATIVES.contains(&particle) || matches!(particle, "과" | "와"));
     // The kind of a place alone (공원) names none.
-    LONG.iter().any(|end| word.ends_with(end) && word != *end)
-        || (may_be && syllables >= 2 && word.ends_with(FROM_TWO))
-        || (may_be && syllables >= 3 && word.ends_with(FROM_THREE))
+    KOREAN_PLACE_KINDS.iter().any(|end| word.ends_with(end) && word != *end)
+        || (may_be && syllables >= 2 && word.ends_with(KOREAN_PLACE_ENDS_FROM_TWO))
+        || (may_be && syllables >= 3 && word.ends_with(KOREAN_PLACE_ENDS_FROM_THREE))
 }
 
 fn english_words(text: &str) -> Vec<(String, f64, bool)> {

@@ -12,7 +12,7 @@ use crate::{
     runtime::{builder::RuntimeBuilder, engine::Runtime, ports::Backend, promise::Promised},
     settings::{
         agent::Agent,
-        agent_backend::{AgentBackend, HttpAgent as HttpSettings, ModelAgent},
+        agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
         endpoint::{Endpoint, TextSource},
         load::Settings,
         provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
@@ -23,7 +23,7 @@ use crate::{
         http_agent::{backend::HttpAgent, mapping::HttpMapping},
         openai::{
             backend::OpenAiAgent,
-            settings::{OpenAiSettings, StreamUpstream},
+            settings::{Answer, OpenAiSettings, StreamUpstream},
         },
         secret::Secret,
     },
@@ -121,7 +121,7 @@ fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions,
     let mut options = ProviderOptions::at(&endpoint.base_url);
     options.key = key.transpose().map_err(Stop::usage)?;
     options.headers = texts(project, &endpoint.headers)?;
-    let _ = texts(project, &endpoint.query)?;
+    options.query = texts(project, &endpoint.query)?;
     options.connect_timeout = endpoint.connect_timeout;
     Ok(options)
 }
@@ -168,10 +168,15 @@ fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBacken
         _ => StreamUpstream::Always,
     };
     OpenAiSettings {
-        model: agent.settings.model.clone().unwrap_or_default(),
+        // Settings insist on a model except for servers that serve just one and ignore the name.
+        model: agent.settings.model.clone().unwrap_or_else(|| "default".to_owned()),
         system: model.system.clone(),
         prompt: model.prompt.clone().unwrap_or_else(|| PASS_THROUGH_PROMPT.to_owned()),
         schema: model.schema.clone(),
+        answer: match model.answer {
+            AnswerForm::Json => Answer::Json,
+            AnswerForm::Text => Answer::Text,
+        },
         max_output_tokens: model.max_output_tokens.map(u64::from),
         temperature: model.temperature,
         seed: model.seed,

@@ -40,9 +40,6 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
     let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
-    for warning in &settings.warnings {
-        eprintln!("watertight: warning: {warning}");
-    }
     let runtime = assemble::runtime(&project, &settings).await?;
     let language = settings.run.language;
     let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };

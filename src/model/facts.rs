@@ -62,7 +62,7 @@ pub enum Ending {
     },
     /// Cut by a deadline of the caller or run that was shorter than the attempt's own timeout.
     DeadlineCut,
-    /// Our own refusal: nothing was sent.
+    /// Our own refusal: nothing was sent. An adapter ends an attempt with it while its agent is not up yet.
     OwnRefusal,
     /// The actor died with the call queued, or the attempt's task panicked.
     Restarted,
@@ -81,6 +81,11 @@ pub enum QuotaReset {
 }
 
 impl Ending {
+    /// Whether a connection came to be.
+    pub const fn connected(&self) -> bool {
+        !matches!(self, Self::Network { connected: false } | Self::Timeout { timeout: TimeoutKind::Connect })
+    }
+
     /// An answer with this status and nothing else known of it.
     pub const fn status(status: u16) -> Self {
         Self::Status { status, retryable: None, content_filter: false, context_too_long: false, quota_spent: None }

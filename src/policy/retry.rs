@@ -11,14 +11,21 @@ use crate::model::{
 /// Whether a later try can succeed, as the envelope says or, where it is silent, as its status implies.
 pub fn is_retryable(ending: &Ending) -> bool {
     match ending {
-        Ending::Status { quota_spent: Some(_), .. } => false,
-        Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => false,
+        Ending::Status { quota_spent: Some(_), .. }
+        | Ending::Status { content_filter: true, .. }
+        | Ending::Status { context_too_long: true, .. }
+        | Ending::Success
+        | Ending::CallerShape
+        | Ending::Cancelled { .. }
+        | Ending::DeadlineCut
+        | Ending::Internal => false,
         Ending::Status { status, retryable, .. } => retryable.unwrap_or(matches!(status, 408 | 425 | 429 | 500..=599)),
-        Ending::Network { .. } | Ending::Timeout { .. } | Ending::BadReply | Ending::StreamCut => true,
-        Ending::Restarted | Ending::OwnRefusal => true,
-        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
-            false
-        }
+        Ending::Network { .. }
+        | Ending::Timeout { .. }
+        | Ending::BadReply
+        | Ending::StreamCut
+        | Ending::Restarted
+        | Ending::OwnRefusal => true,
     }
 }
 
@@ -33,6 +40,8 @@ pub struct Failed<'a> {
     pub elapsed: Duration,
     /// How long the other side asked us to stay away.
     pub retry_after: Option<Duration>,
+    /// Its word on trying again inside this call (`x-should-retry`). A no is obeyed; a yes lifts nothing.
+    pub should_retry: Option<bool>,
     /// Attempts of this call that ended in a bad reply, this one included.
     pub bad_replies: u32,
     /// Whether any content of it was passed on already.
@@ -60,6 +69,8 @@ pub enum Next {
 pub enum Stop {
     /// The envelope says that no later try can succeed.
     NotRetryable,
+    /// The other side has tried itself and said that its callers should not: layers must not multiply.
+    ToldNotTo,
     /// All attempts are used up.
     AttemptsUsed,
     /// A trial makes one attempt.
@@ -83,6 +94,9 @@ pub fn next(settings: &RetrySettings, failed: Failed<'_>, chance: Chance) -> Nex
     }
     if !is_retryable(failed.ending) {
         return Next::Stop(Stop::NotRetryable);
+    }
+    if failed.should_retry == Some(false) {
+        return Next::Stop(Stop::ToldNotTo);
     }
     if failed.trial {
         return Next::Stop(Stop::Trial);
@@ -134,7 +148,7 @@ pub struct RetryBudget {
 
 #[derive(Debug, Clone, Copy)]
 struct Second {
-    second: u64,
+    number: u64,
     calls: u64,
     retries: u64,
 }
@@ -173,7 +187,7 @@ impl RetryBudget {
 
     fn prune(&mut self, now: Timestamp) {
         let first = (now.nanoseconds() / 1_000_000_000).saturating_sub(self.window.as_secs().saturating_sub(1));
-        while let Some(oldest) = self.seconds.front().copied().filter(|oldest| oldest.second < first) {
+        while let Some(oldest) = self.seconds.front().copied().filter(|oldest| oldest.number < first) {
             self.calls -= oldest.calls;
             self.retries -= oldest.retries;
             self.seconds.pop_front();
@@ -182,9 +196,9 @@ impl RetryBudget {
 
     fn second(&mut self, now: Timestamp) -> &mut Second {
         let second = now.nanoseconds() / 1_000_000_000;
-        let index = self.seconds.partition_point(|known| known.second < second);
-        if self.seconds.get(index).is_none_or(|known| known.second != second) {
-            self.seconds.insert(index, Second { second, calls: 0, retries: 0 });
+        let index = self.seconds.partition_point(|known| known.number < second);
+        if self.seconds.get(index).is_none_or(|known| known.number != second) {
+            self.seconds.insert(index, Second { number: second, calls: 0, retries: 0 });
         }
         &mut self.seconds[index]
     }
@@ -204,6 +218,7 @@ mod tests {
             attempt: 1,
             elapsed: Duration::from_secs(1),
             retry_after: None,
+            should_retry: None,
             bad_replies: u32::from(*ending == Ending::BadReply),
             committed: false,
             trial: false,
@@ -245,6 +260,15 @@ mod tests {
         check(&again, |f| f.retry_after = Some(Duration::ZERO), None);
         check(&again, |f| f.time_left = Duration::from_millis(10), Some(Stop::NoTimeLeft));
         check(&Ending::DeadlineCut, |_| (), Some(Stop::NotRetryable));
+        check(&again, |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&Ending::status(429), |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&Ending::BadReply, |f| f.should_retry = Some(false), Some(Stop::ToldNotTo));
+        check(&again, |f| f.should_retry = Some(true), None);
+        check(&Ending::status(404), |f| f.should_retry = Some(true), Some(Stop::NotRetryable));
+        check(&Ending::status(404), |f| f.should_retry = Some(false), Some(Stop::NotRetryable));
+        check(&Ending::CallerShape, |f| f.should_retry = Some(true), Some(Stop::NotRetryable));
+        check(&timeout, |f| f.should_retry = Some(true), Some(Stop::TooLong));
+        check(&Ending::OwnRefusal, |f| f.retry_after = Some(seconds(1)), None);
     }
 
     #[test]
@@ -255,6 +279,7 @@ mod tests {
             attempt: 1,
             elapsed: Duration::ZERO,
             retry_after: Some(asked),
+            should_retry: None,
             bad_replies: 0,
             committed: false,
             trial: false,

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::task_tracker::TaskTrackerToken};
 
 use super::{
     attempts,
@@ -29,6 +29,9 @@ pub(crate) struct Job {
     pub(crate) reply: oneshot::Sender<Result<CallReply, CallError>>,
     pub(crate) cancel: CancellationToken,
     queued: Queued,
+    /// A stop waits for queued calls too.
+    #[allow(dead_code, reason = "held for its drop")]
+    tracked: TaskTrackerToken,
 }
 
 impl Job {
@@ -39,7 +42,8 @@ impl Job {
         cancel: CancellationToken,
     ) -> Self {
         let queued = Queued::enter(&permit.agent);
-        Self { request, permit, reply, cancel, queued }
+        let tracked = permit.shared.tracker.token();
+        Self { request, permit, reply, cancel, queued, tracked }
     }
 }
 

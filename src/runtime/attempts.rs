@@ -4,14 +4,15 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     agent_actor::Job,
-    call::{CallError, CallReply},
+    call::{CallError, CallReply, CallRequest},
     core::{AgentCore, Shared, lock},
     permit::Permit,
     ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
-    refusal::failure_envelope,
+    refusal::{Refusal, failure_envelope},
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
@@ -35,22 +36,9 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 /// Runs a call to its end, whatever happens in it.
 pub(crate) async fn run(job: Box<Job>) {
     let Job { request, permit, reply, cancel, .. } = *job;
-    let shared = Arc::clone(&permit.shared);
-    let mut call = Call {
-        agent: Arc::clone(&permit.agent),
-        started: shared.now(),
-        shared,
-        permit,
-        slow: false,
-        records: Vec::new(),
-        usage: None,
-        bad_replies: 0,
-    };
+    let mut call = Call::begin(permit, &request);
     let unwound = AssertUnwindSafe(call.drive(&request, &cancel)).catch_unwind().await;
-    let (result, stop) = unwound.unwrap_or_else(|_| {
-        let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
-        (Err(failure), Some(Stop::NotRetryable))
-    });
+    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
     call.finish(result, stop, reply);
 }
 
@@ -59,65 +47,73 @@ struct Call {
     agent: Arc<AgentCore>,
     permit: Permit,
     started: Timestamp,
+    /// When our own patience with the agent ends.
+    end: Timestamp,
+    /// When the caller's or run's ends, if it has one.
+    deadline: Option<Timestamp>,
+    call_id: String,
     slow: bool,
     records: Vec<AttemptRecord>,
+    /// When the attempt under way began.
+    under_way: Option<Timestamp>,
     usage: Option<Usage>,
     bad_replies: u32,
+    /// Attempts that a backend refused itself before it sent anything.
+    own_refusals: u32,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
+    fn begin(permit: Permit, request: &CallRequest) -> Self {
+        let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
+        let started = shared.now();
+        // A caller's own timeout is a deadline like any other: an impatient caller says nothing about the agent.
+        let impatient = request.context.timeout.map(|timeout| started.after(timeout));
+        Self {
+            end: started.after(agent.settings.timeouts.call),
+            deadline: request.context.deadline.into_iter().chain(impatient).min(),
+            call_id: uuid::Uuid::now_v7().to_string(),
+            started,
+            shared,
+            agent,
+            permit,
+            slow: false,
+            records: Vec::new(),
+            under_way: None,
+            usage: None,
+            bad_replies: 0,
+            own_refusals: 0,
+        }
+    }
+
     /// All attempts and the waits between them.
-    async fn drive(
-        &mut self,
-        request: &super::call::CallRequest,
-        cancel: &tokio_util::sync::CancellationToken,
-    ) -> CallEnd {
-        let agent = Arc::clone(&self.agent);
-        lock(&agent.retry_budget).count_call(self.started);
-        lock(&agent.provider.retry_budget).count_call(self.started);
-        let call_timeout =
-            request.context.timeout.map_or(agent.settings.timeouts.call, |own| own.min(agent.settings.timeouts.call));
-        let call_end = self.started.after(call_timeout);
-        let call_id = uuid::Uuid::now_v7().to_string();
-        let idempotency_key = request.context.idempotency_key.clone().unwrap_or_else(|| call_id.clone());
+    async fn drive(&mut self, request: &CallRequest, cancel: &CancellationToken) -> CallEnd {
+        lock(&self.agent.retry_budget).count_call(self.started);
+        lock(&self.agent.provider.retry_budget).count_call(self.started);
+        let mut last = None;
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
             }
             let now = self.shared.now();
-            let run_left = request.context.deadline.map(|deadline| deadline.since(now));
-            let call_left = call_end.since(now);
-            let (limit, cut_ending) = retry::cut(agent.settings.timeouts.attempt, call_left, run_left);
+            let (call_left, run_left) = (self.end.since(now), self.deadline.map(|deadline| deadline.since(now)));
+            let (limit, cut_ending) = retry::cut(self.agent.settings.timeouts.attempt, call_left, run_left);
             if limit.is_zero() {
-                return (Err(AttemptFailure::new(cut_ending, "no time left for another attempt")), None);
+                let no_time = || AttemptFailure::new(cut_ending, "no time left for an attempt");
+                return (Err(last.unwrap_or_else(no_time)), Some(Stop::NoTimeLeft));
             }
-            let attempt_request = AttemptRequest {
-                agent: agent.settings.name.clone(),
-                input: Arc::clone(&request.input),
-                call_id: call_id.clone(),
-                run_id: request.context.run_id.clone(),
-                attempt,
-                idempotency_key: idempotency_key.clone(),
-                traceparent: request.context.traceparent.clone(),
-                deadline: run_left.map_or(call_left, |run_left| run_left.min(call_left)),
-                tenant: request.context.tenant.clone(),
-                feature: request.context.feature.clone(),
-                priority: request.context.priority.clone(),
-                timeouts: AttemptTimeouts {
-                    first_token: agent.settings.timeouts.first_token,
-                    stall: agent.settings.timeouts.stall,
-                },
-                hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
-            };
+            let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
+            let attempt_request = self.attempt_request(request, attempt, left);
             let progress = Progress::start(Arc::clone(&self.shared.clock), request.deltas.clone());
+            self.under_way = Some(progress.started());
             let result = self.attempt(&attempt_request, &progress, limit, cut_ending, cancel).await;
+            self.under_way = None;
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,
             };
-            match self.plan(&failure, attempt, &progress, call_end, request.context.deadline) {
+            match self.plan(&failure, attempt, &progress) {
                 Next::Stop(stop) => return (Err(failure), Some(stop)),
                 Next::Again { after } => {
                     let waited = tokio::time::timeout(after, cancel.cancelled()).await;
@@ -125,14 +121,43 @@ impl Call {
                         return (Err(cancelled(false)), Some(Stop::NotRetryable));
                     }
                     // What was refused meanwhile is not asked again.
-                    if self.any_gate_refuses() {
-                        return (Err(failure), None);
+                    if self.is_shut_out() {
+                        return (Err(failure), Some(Stop::AttemptsUsed));
                     }
                     self.agent.metrics.retries.increment(1);
+                    last = Some(failure);
                 }
             }
         }
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
+    }
+
+    fn attempt_request(&self, request: &CallRequest, attempt: u32, deadline: Duration) -> AttemptRequest {
+        let (settings, context) = (&self.agent.settings, &request.context);
+        AttemptRequest {
+            agent: settings.name.clone(),
+            input: Arc::clone(&request.input),
+            call_id: self.call_id.clone(),
+            run_id: context.run_id.clone(),
+            attempt,
+            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.call_id.clone()),
+            traceparent: context.traceparent.clone(),
+            deadline,
+            tenant: context.tenant.clone(),
+            feature: context.feature.clone(),
+            priority: context.priority.clone(),
+            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
+            hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
+        }
+    }
+
+    /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
+    fn panicked(&mut self) -> AttemptFailure {
+        let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
+        if let Some(started) = self.under_way.take() {
+            self.write_down(started, self.shared.now(), Some(&failure), None);
+        }
+        failure
     }
 
     /// One attempt, cut by time or cancel; reports itself as slow while it is in flight.
@@ -142,7 +167,7 @@ impl Call {
         progress: &Progress,
         limit: Duration,
         cut_ending: Ending,
-        cancel: &tokio_util::sync::CancellationToken,
+        cancel: &CancellationToken,
     ) -> Result<Reply, AttemptFailure> {
         let agent = Arc::clone(&self.agent);
         let slow_call = agent.settings.breaker.slow_call;
@@ -217,32 +242,37 @@ impl Call {
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
             self.bad_replies += 1;
         }
-        let envelope = failure.map(|failure| failure_envelope(failure, "", agent.keyed, 0));
+        self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
+        self.write_down(progress.started(), now, failure, status);
+        result
+    }
+
+    fn write_down(
+        &mut self,
+        started: Timestamp,
+        now: Timestamp,
+        failure: Option<&AttemptFailure>,
+        status: Option<u16>,
+    ) {
+        let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
         self.records.push(AttemptRecord {
-            started_ms: self.shared.clock.unix_ms(progress.started()),
-            duration_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            started_ms: self.shared.clock.unix_ms(started),
+            duration_ms: u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX),
             status,
             error_code: envelope.as_ref().map(|envelope| envelope.error_code.as_str().to_owned()),
             retry_after: failure.and_then(|failure| failure.retry_after).map(|wait| wait.as_secs_f64()),
         });
-        result
     }
 
-    fn plan(
-        &self,
-        failure: &AttemptFailure,
-        attempt: u32,
-        progress: &Progress,
-        call_end: Timestamp,
-        deadline: Option<Timestamp>,
-    ) -> Next {
+    fn plan(&self, failure: &AttemptFailure, attempt: u32, progress: &Progress) -> Next {
         let now = self.shared.now();
-        let end = deadline.map_or(call_end, |deadline| deadline.min(call_end));
+        let end = self.deadline.map_or(self.end, |deadline| deadline.min(self.end));
         let failed = Failed {
             ending: &failure.ending,
             attempt,
             elapsed: now.since(progress.started()),
             retry_after: failure.retry_after,
+            should_retry: failure.should_retry,
             bad_replies: self.bad_replies,
             committed: progress.first_content().is_some(),
             trial: self.permit.passes.any_trial(),
@@ -250,7 +280,7 @@ impl Call {
         };
         let next = retry::next(&self.agent.settings.retry, failed, self.shared.chance.fork(self.permit.id));
         if matches!(next, Next::Again { .. }) {
-            if self.any_gate_refuses() {
+            if self.is_shut_out() {
                 return Next::Stop(Stop::AttemptsUsed);
             }
             let mut own = lock(&self.agent.retry_budget);
@@ -264,10 +294,13 @@ impl Call {
         next
     }
 
-    fn any_gate_refuses(&self) -> bool {
-        self.permit.passes.all().any(|passed| {
-            passed.pass.kind == PassKind::Plain && matches!(passed.guard.gate.look(), GateView::Refuse(_))
-        })
+    /// Whether a gate that this call passed would not admit it now. One that is on trial by now would not either: this call is none
+    /// of its trials.
+    fn is_shut_out(&self) -> bool {
+        self.permit
+            .passes
+            .all()
+            .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
     }
 
     /// The two messages at the end: facts and permit to the supervisor, the answer to the caller.
@@ -288,18 +321,24 @@ impl Call {
                 finish_reason: good.finish_reason,
                 attempts: self.records,
             }),
-            Err(failure) => Err(CallError {
-                envelope: Box::new(failure_envelope(
-                    &failure,
-                    self.agent.settings.name.as_str(),
-                    self.agent.keyed,
-                    attempts,
-                )),
-                nothing_sent: attempts == 0,
-                exhausted: stop.is_none_or(|stop| stop != Stop::WaitTooLong && stop != Stop::NoTimeLeft),
-                attempts: self.records,
-                usage: self.usage,
-            }),
+            Err(failure) => {
+                let name = self.agent.settings.name.as_str();
+                // Who was cut off because the node stops has not left.
+                let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
+                let envelope = if stopped {
+                    Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+                } else {
+                    failure_envelope(&failure, name, self.agent.keyed, attempts)
+                };
+                Err(CallError {
+                    // An agent that was not up all along was sent nothing, however often it was asked for.
+                    nothing_sent: attempts == self.own_refusals,
+                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(is_final)),
+                    envelope: Box::new(envelope),
+                    attempts: self.records,
+                    usage: self.usage,
+                })
+            }
         };
         let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit: self.permit };
         if !self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts))) {
@@ -308,6 +347,11 @@ impl Call {
         // A caller that has left does not mind.
         let _ = reply.send(answer);
     }
+}
+
+/// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
+fn is_final(stop: Stop) -> bool {
+    !matches!(stop, Stop::WaitTooLong | Stop::NoTimeLeft | Stop::NotRetryable)
 }
 
 fn timing(progress: &Progress, now: Timestamp) -> Timing {

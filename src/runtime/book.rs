@@ -6,22 +6,21 @@ use std::{collections::BTreeSet, sync::Arc};
 use metrics::{Counter, Label};
 
 use super::{
-    core::{BreakerId, Guard, Shared},
+    core::{BreakerId, Guard},
     gate::Gate,
     metric,
+    permit::{GatePass, Passes},
+    supervisor::Facts,
 };
 use crate::{
-    model::{
-        clock::Timestamp,
-        facts::{Ending, QuotaReset},
-    },
+    model::{clock::Timestamp, facts::QuotaReset},
     policy::{
         breaker::{
             machine::Breaker,
             state::{Effect, Outcome, Pass, PassKind, Reason, Snapshot, StateName, Transition},
             window::Source,
         },
-        verdict::{Judgement, KeyAct, Verdict, judge},
+        verdict::{Judgement, KeyAct, Keyed, Verdict, judge},
     },
 };
 
@@ -42,6 +41,8 @@ pub(crate) struct Entry {
     pub(crate) name: Arc<str>,
     pub(crate) breaker: Breaker,
     pub(crate) gate: Arc<Gate>,
+    /// The breakers that stand below this one: while it is not closed nothing is recorded in them, and they begin anew with it.
+    members: Vec<BreakerId>,
     timer: Option<Timestamp>,
     metrics: EntryMetrics,
 }
@@ -86,11 +87,25 @@ impl Book {
         let name: Arc<str> = name.into();
         let gate = Arc::new(Gate::new(breaker.gate(), breaker.generation(), breaker.settings().trials));
         let metrics = EntryMetrics::of(&name);
-        let entry = Entry { name: Arc::clone(&name), breaker, gate: Arc::clone(&gate), timer: None, metrics };
+        let entry = Entry {
+            name: Arc::clone(&name),
+            breaker,
+            gate: Arc::clone(&gate),
+            members: Vec::new(),
+            timer: None,
+            metrics,
+        };
         show_state(&entry);
         self.entries.push(entry);
         self.arm(id);
         Guard { name, id, gate }
+    }
+
+    /// `member` stands below `owner`.
+    pub(crate) fn add_member(&mut self, owner: BreakerId, member: BreakerId) {
+        if let Some(entry) = self.entries.get_mut(owner.0) {
+            entry.members.push(member);
+        }
     }
 
     pub(crate) fn snapshot(&self, id: BreakerId) -> Option<Snapshot> {
@@ -121,7 +136,7 @@ impl Book {
 
     pub(crate) fn trial_taken(&mut self, id: BreakerId, pass: Pass, opened_it: bool, at: Timestamp) {
         self.change(id, |breaker| {
-            let opened = if opened_it { breaker.half_open_by_call(at) } else { None };
+            let opened = if opened_it { follow_gate(breaker, pass.generation, at) } else { None };
             breaker.take_trial(pass.id, pass.generation, at);
             opened.into_iter().collect()
         });
@@ -132,46 +147,51 @@ impl Book {
         self.change(id, |breaker| breaker.release(pass, at).transitions);
     }
 
-    pub(crate) fn aged(&mut self, id: BreakerId, pass: Pass, source: Source, at: Timestamp) {
-        self.change(id, |breaker| breaker.aged(pass, source, at).transitions);
+    /// An attempt in flight is slow by now: pending in every breaker that measures its call.
+    pub(crate) fn aged(&mut self, passes: &Passes, source: Source, at: Timestamp) {
+        let mut below = false;
+        if let Some(passed) = &passes.provider {
+            if passed.pass.kind == PassKind::Plain {
+                self.change(passed.guard.id, |breaker| breaker.aged(passed.pass, source, at).transitions);
+            }
+            below = self.is_shut(passed.guard.id) || self.is_over(passed);
+        }
+        if let Some(passed) = passes.target.as_ref().filter(|passed| !below && passed.pass.kind == PassKind::Plain) {
+            self.change(passed.guard.id, |breaker| breaker.aged(passed.pass, source, at).transitions);
+        }
     }
 
     /// Records the outcome of a call in every breaker that it passed, the shared provider first: while that one is not closed, nothing
-    /// is recorded below it.
-    pub(crate) fn outcome(&mut self, shared: &Shared, facts: &super::supervisor::Facts) {
-        let Some(agent) = shared.agents.get(facts.agent) else { return };
-        let judgement = judge(&facts.ending, agent.keyed);
+    /// is recorded below it, and neither is what a call of its earlier generation came to.
+    pub(crate) fn outcome(&mut self, facts: &Facts, source: Source, keyed: Keyed) {
+        let judgement = judge(&facts.ending, keyed);
         let passes = &facts.permit.passes;
         let mut below = false;
         if let Some(passed) = &passes.provider {
-            self.record(passed.guard.id, passed.pass, judgement.provider, facts, agent.source);
-            below = self.state(passed.guard.id) != Some(StateName::Closed);
-            if self
-                .news
-                .iter()
-                .any(|news| *news.breaker == *passed.guard.name && news.transition.to == StateName::Closed)
-            {
-                self.restart_members(shared, agent.provider.settings.name.as_str());
-                below = true;
-            }
+            self.record(passed, judgement.provider, facts.slow, source, facts);
+            below = self.is_shut(passed.guard.id) || self.is_over(passed);
         }
-        for (passed, verdict) in [(&passes.key, judgement.key), (&passes.target, judgement.target)] {
+        // Slowness is the target's: one slow agent must not shut a key that others use.
+        for (passed, verdict, slow) in
+            [(&passes.key, judgement.key, false), (&passes.target, judgement.target, facts.slow)]
+        {
             let Some(passed) = passed else { continue };
             let verdict = if below { Verdict::Ignored } else { verdict };
-            self.record(passed.guard.id, passed.pass, verdict, facts, agent.source);
+            self.record(passed, verdict, slow, source, facts);
         }
-        let key = passes.key.as_ref().or(passes.target.as_ref());
-        if let Some(passed) = key {
-            self.act(passed.guard.id, judgement, facts.at);
+        if let Some(passed) = passes.key.as_ref().or(passes.target.as_ref()) {
+            self.act(passed, judgement, facts.at);
         }
     }
 
     /// Everything a half-open breaker was told may be lost with a supervisor: its trials begin anew.
     pub(crate) fn recover(&mut self, now: Timestamp) {
         for id in (0..self.entries.len()).map(BreakerId) {
+            let Some(shown) = self.entries.get(id.0).map(|entry| entry.gate.generation()) else { continue };
             self.change(id, |breaker| {
+                let opened = follow_gate(breaker, shown, now);
                 breaker.restart_trials(now);
-                Vec::new()
+                opened.into_iter().collect()
             });
         }
     }
@@ -188,32 +208,41 @@ impl Book {
             // A longer open time is no transition, but callers must be told.
             entry.gate.publish(entry.breaker.gate(), entry.breaker.generation());
         }
+        let closed = transitions.iter().any(|transition| transition.to == StateName::Closed);
+        let members = if closed { entry.members.clone() } else { Vec::new() };
         for transition in transitions {
             tell(&entry.name, transition);
             self.news.push(BreakerEvent { breaker: Arc::clone(&entry.name), transition, id });
         }
         self.arm(id);
+        // What closed explains what those below it went through: they begin empty.
+        for member in members {
+            if let Some(member) = self.entries.get_mut(member.0) {
+                member.breaker.restart_empty();
+            }
+        }
     }
 
-    fn state(&self, id: BreakerId) -> Option<StateName> {
-        self.entries.get(id.0).map(|entry| entry.breaker.state())
+    /// Whether it keeps calls out, wholly or but for trials. One that an operator has switched off keeps nobody out.
+    fn is_shut(&self, id: BreakerId) -> bool {
+        let state = self.entries.get(id.0).map(|entry| entry.breaker.state());
+        matches!(state, Some(StateName::Open | StateName::HalfOpen | StateName::ForcedOpen))
     }
 
-    fn record(
-        &mut self,
-        id: BreakerId,
-        pass: Pass,
-        verdict: Verdict,
-        facts: &super::supervisor::Facts,
-        source: Source,
-    ) {
-        let connected = !matches!(facts.ending, Ending::Network { connected: false })
-            && !matches!(facts.ending, Ending::Timeout { timeout: crate::model::facts::TimeoutKind::Connect });
-        let outcome = Outcome { verdict, slow: facts.slow, source, connected };
+    /// Whether the generation that admitted this call is over.
+    fn is_over(&self, passed: &GatePass) -> bool {
+        let generation = self.entries.get(passed.guard.id.0).map(|entry| entry.breaker.generation());
+        generation != Some(passed.pass.generation)
+    }
+
+    /// Records a verdict in one breaker.
+    fn record(&mut self, passed: &GatePass, verdict: Verdict, slow: bool, source: Source, facts: &Facts) {
+        let (id, pass) = (passed.guard.id, passed.pass);
+        let outcome = Outcome { verdict, slow, source, connected: facts.ending.connected() };
         let mut effect = Effect::default();
         self.change(id, |breaker| {
             effect = breaker.record(pass, outcome, facts.at);
-            effect.transitions.clone()
+            std::mem::take(&mut effect.transitions)
         });
         let Some(entry) = self.entries.get(id.0) else { return };
         if effect.trial_returned && pass.kind == PassKind::Trial {
@@ -228,13 +257,25 @@ impl Book {
         counter.increment(1);
     }
 
-    /// What an outcome means for a key beside its count.
-    fn act(&mut self, id: BreakerId, judgement: Judgement, at: Timestamp) {
+    /// What an outcome means for a key beside its count. A state that an operator chose stays, and so does whatever began after the
+    /// call did; but calls that were out together all say when their quota comes back, and the latest word wins.
+    fn act(&mut self, passed: &GatePass, judgement: Judgement, at: Timestamp) {
+        let id = passed.guard.id;
+        let Some(entry) = self.entries.get(id.0) else { return };
+        let ago = entry.breaker.generation().wrapping_sub(passed.pass.generation);
+        let judges_itself = match entry.breaker.state() {
+            StateName::Closed | StateName::HalfOpen => ago == 0,
+            StateName::Open => ago <= 1,
+            StateName::ForcedOpen | StateName::Disabled | StateName::MetricsOnly => false,
+        };
+        if !judges_itself {
+            return;
+        }
         match judgement.key_act {
             KeyAct::None => {}
             KeyAct::Reject => {
                 tracing::error!(
-                    breaker = &*self.entries[id.0].name,
+                    breaker = &*passed.guard.name,
                     "the provider rejects this key; calls with it are refused until a reload or an operator's reset"
                 );
                 self.change(id, |breaker| breaker.force_open(Reason::KeyRejected, None, at).into_iter().collect());
@@ -246,15 +287,6 @@ impl Book {
                 };
                 let until = at.after(wait);
                 self.change(id, |breaker| breaker.cool_down(until, at).into_iter().collect());
-            }
-        }
-    }
-
-    /// A shared provider that closed explains what its agents went through: they begin empty.
-    fn restart_members(&mut self, shared: &Shared, provider: &str) {
-        for agent in shared.agents.iter().filter(|agent| agent.settings.provider.as_str() == provider) {
-            if let Some(entry) = self.entries.get_mut(agent.guard.id.0) {
-                entry.breaker.restart_empty();
             }
         }
     }
@@ -271,6 +303,13 @@ impl Book {
         entry.timer = timer;
         self.timers.extend(timer.map(|at| (at, id)));
     }
+}
+
+/// The first caller has turned the gate half-open under `shown`: the breaker follows, even where its open time was lengthened at that
+/// very moment, because the trials are out.
+fn follow_gate(breaker: &mut Breaker, shown: u32, at: Timestamp) -> Option<Transition> {
+    let ahead = breaker.state() == StateName::Open && shown == breaker.generation().wrapping_add(1);
+    if ahead { breaker.half_open(Reason::FirstCall, at).ok().flatten() } else { None }
 }
 
 /// One line a transition; never one a call.

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64},
     },
+    time::Duration,
 };
 
 use ractor::Actor;
@@ -68,6 +69,24 @@ pub enum StartError {
         name: Name,
         /// The rule.
         broken: InvalidSetting,
+    },
+    /// The shares guaranteed to a provider's agents do not fit into its slots.
+    #[error("{provider}: agents are guaranteed {guaranteed} slots, but there are {slots}")]
+    Shares {
+        /// The provider.
+        provider: Name,
+        /// The sum of the shares.
+        guaranteed: u64,
+        /// Its slots.
+        slots: u32,
+    },
+    /// A guaranteed share names an agent that does not lean on the provider.
+    #[error("{provider}: a share is guaranteed to {agent}, which does not lean on it")]
+    StrangeShare {
+        /// The provider.
+        provider: Name,
+        /// The agent that it names.
+        agent: Name,
     },
     /// More agents than [`AGENTS_MAX`].
     #[error("more than {AGENTS_MAX} agents")]
@@ -170,24 +189,21 @@ fn make_providers(
         let name = &settings.name;
         let members: Vec<&AgentSettings> =
             agents.iter().map(|(agent, _)| agent).filter(|agent| agent.provider == *name).collect();
+        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
+        let breaker = with_trial_bound(&settings.breaker, longest);
         let guard = match members.len() {
             // A lone agent's target stands for its provider.
             0 | 1 => None,
-            _ => Some(add_breaker(book, name, format!("provider:{name}"), &settings.breaker, Scope::Provider, chance)?),
+            _ => Some(add_breaker(book, name, format!("provider:{name}"), breaker.clone(), Scope::Provider, chance)?),
         };
         let key_guard = settings
             .key
             .as_ref()
-            .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), &settings.breaker, Scope::Key, chance));
-        let slots = settings.slots.map(|cap| {
-            let mut shares = Bulkhead::equal_shares(cap, members.len());
-            for (share, member) in shares.iter_mut().zip(&members) {
-                if let Some((_, own)) = settings.guaranteed.iter().find(|(agent, _)| *agent == member.name) {
-                    *share = *own;
-                }
-            }
-            Mutex::new(Bulkhead::shared(cap, &shares))
-        });
+            .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
+        let slots = match settings.slots {
+            Some(cap) => Some(Mutex::new(Bulkhead::shared(cap, &shares(settings, cap, &members)?))),
+            None => None,
+        };
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
@@ -201,6 +217,44 @@ fn make_providers(
         }
     }
     Ok(providers)
+}
+
+/// What each member of a provider is guaranteed of its `cap` slots: as configured, else an equal part of all, or of what the
+/// configured shares leave where that is less.
+fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> Result<Vec<u32>, StartError> {
+    let provider = &settings.name;
+    if cap > SLOTS_MAX {
+        let broken = InvalidSetting::new("slots", cap, format!("must be at most {SLOTS_MAX}"));
+        return Err(StartError::Setting { name: provider.clone(), broken });
+    }
+    for (agent, _) in &settings.guaranteed {
+        if !members.iter().any(|member| member.name == *agent) {
+            return Err(StartError::StrangeShare { provider: provider.clone(), agent: agent.clone() });
+        }
+    }
+    let named = |member: &AgentSettings| {
+        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
+    };
+    let guaranteed: u64 = members.iter().filter_map(|member| named(member)).map(u64::from).sum();
+    let left = u64::from(cap).checked_sub(guaranteed).and_then(|left| u32::try_from(left).ok());
+    let Some(left) = left else {
+        return Err(StartError::Shares { provider: provider.clone(), guaranteed, slots: cap });
+    };
+    let unnamed = members.iter().filter(|member| named(member).is_none()).count();
+    let equal = Bulkhead::equal_shares(cap, members.len()).first().copied().unwrap_or(0);
+    let rest = Bulkhead::equal_shares(left, unnamed).first().copied().unwrap_or(0);
+    Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
+}
+
+/// How long one attempt of the agent can take.
+fn attempt_bound(agent: &AgentSettings) -> Duration {
+    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
+}
+
+/// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
+fn with_trial_bound(settings: &BreakerSettings, longest: Duration) -> BreakerSettings {
+    let trial_timeout = settings.trial_timeout.map(|timeout| timeout.max(longest));
+    BreakerSettings { trial_timeout, ..settings.clone() }
 }
 
 fn make_agents(
@@ -221,7 +275,13 @@ fn make_agents(
             return Err(StartError::NoProvider { agent: name, provider: settings.provider });
         };
         check_agent(&settings)?;
-        let guard = add_breaker(book, &name, format!("agent:{name}"), &settings.breaker, Scope::Target, chance)?;
+        let guard = {
+            let breaker = with_trial_bound(&settings.breaker, attempt_bound(&settings));
+            add_breaker(book, &name, format!("agent:{name}"), breaker, Scope::Target, chance)?
+        };
+        if let Some(owner) = &provider.guard {
+            book.add_member(owner.id, guard.id);
+        }
         let member = members.entry(settings.provider.clone()).or_default();
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -270,12 +330,12 @@ fn add_breaker(
     book: &mut Book,
     owner: &Name,
     name: String,
-    settings: &BreakerSettings,
+    settings: BreakerSettings,
     scope: Scope,
     chance: Chance,
 ) -> Result<Guard, StartError> {
     let purpose = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-    let breaker = Breaker::try_new(settings.clone(), scope, chance.fork(purpose))
+    let breaker = Breaker::try_new(settings, scope, chance.fork(purpose))
         .map_err(|broken| StartError::Setting { name: owner.clone(), broken })?;
     Ok(book.add(name, breaker))
 }

@@ -83,7 +83,7 @@ impl Gate {
         gate
     }
 
-    /// Shows another state. Only the supervisor calls this.
+    /// Shows another state. Only the supervisor calls this. A generation that is over changes nothing.
     pub(crate) fn publish(&self, view: GateView, generation: u32) {
         let (state, free, reason, until) = match view {
             GateView::Admit => (State::Admit, 0, None, None),
@@ -94,14 +94,30 @@ impl Gate {
         };
         let timed = reason.is_some_and(is_timed) && until.is_some();
         let word = Word { state, timed, free, generation };
-        let present = Word::unpack(self.word.load(Ordering::Acquire));
-        if state == State::Probe && present.state == State::Probe && present.generation == generation {
-            // The first caller was quicker than the timer: its count of trials is the true one.
-            return;
+        let mut seen = self.word.load(Ordering::Acquire);
+        loop {
+            let present = Word::unpack(seen);
+            if is_later(present.generation, generation) {
+                // A caller has turned it half-open; the supervisor will hear of it and follow.
+                return;
+            }
+            if state == State::Probe && present.state == State::Probe && present.generation == generation {
+                // The first caller was quicker than the timer: its count of trials is the true one.
+                return;
+            }
+            self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
+            self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
+            // A swap, not a store: the first caller may be taking its trial at this very moment.
+            match self.word.compare_exchange_weak(seen, word.pack(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
         }
-        self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
-        self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
-        self.word.store(word.pack(), Ordering::Release);
+    }
+
+    /// The generation it shows: ahead of its breaker's from the first caller's opening until the supervisor hears of it.
+    pub(crate) fn generation(&self) -> u32 {
+        Word::unpack(self.word.load(Ordering::Acquire)).generation
     }
 
     /// Passes the gate at `now`, or is refused. Never waits.
@@ -127,12 +143,13 @@ impl Gate {
         }
     }
 
-    /// Passes without a trial while the breaker above is not closed: an open gate still refuses.
-    pub(crate) fn pass_below(&self) -> Result<Passed, Refusal> {
+    /// Passes at `now` without a trial while the breaker above is not closed. An open gate still refuses, until its time is over:
+    /// else a gate that only a caller can turn half-open would keep the trials of the breaker above from ever passing.
+    pub(crate) fn pass_below(&self, now: Timestamp) -> Result<Passed, Refusal> {
         let word = Word::unpack(self.word.load(Ordering::Acquire));
         match word.state {
-            State::Refuse => Err(self.refusal(word)),
-            State::Admit | State::Probe => {
+            State::Refuse if !word.timed || self.until() > now => Err(self.refusal(word)),
+            State::Admit | State::Probe | State::Refuse => {
                 Ok(Passed { generation: word.generation, kind: PassKind::Plain, opened_it: false })
             }
         }
@@ -169,6 +186,12 @@ impl Gate {
     fn reason(&self) -> Reason {
         reason_of(self.reason.load(Ordering::Acquire))
     }
+}
+
+/// Whether `generation` began after `than`. Generations wrap around; two that are compared are never half the circle apart.
+fn is_later(generation: u32, than: u32) -> bool {
+    let ahead = generation.wrapping_sub(than);
+    ahead != 0 && ahead < u32::MAX / 2
 }
 
 /// Whether a refusal of this reason ends by its time alone. What an operator or a ledger shut, only they open.

@@ -9,10 +9,10 @@ use super::{
     agent_actor::{AgentMessage, Job},
     call::{CallContext, CallError, CallReply, CallRequest},
     core::{AgentCore, Guard, Shared, lock},
+    gate::Passed,
     metric,
     permit::{GatePass, Lease, Passes, Permit},
     refusal::Refusal,
-    supervisor::SupervisorMessage,
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -56,6 +56,7 @@ impl AgentHandle {
         self.agent.address.cast(AgentMessage::Call(Box::new(job)));
         match answer.await {
             Ok(result) => result,
+            Err(_) if self.shared.stopping.is_cancelled() => Err(self.refused(&Refusal::ShuttingDown)),
             Err(_) => Err(self.refused(&Refusal::Restarted)),
         }
     }
@@ -72,17 +73,15 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        if let Err(refusal) = self.pass_gates(id, now, &mut passes) {
-            passes.release(shared);
-            return Err(refusal);
-        }
-        match self.take_slots(now) {
+        let lease = self.pass_gates(id, now, &mut passes).and_then(|()| self.take_slots(now));
+        match lease {
             Ok(lease) => {
+                passes.announce(shared, now);
                 self.agent.metrics.admitted.increment(1);
                 Ok(Permit::new(shared, &self.agent, id, passes, lease))
             }
             Err(refusal) => {
-                passes.release(shared);
+                passes.undo(shared, now);
                 Err(refusal)
             }
         }
@@ -123,29 +122,22 @@ impl AgentHandle {
             below = passed.pass.kind == PassKind::Trial;
             passes.provider = Some(passed);
         }
+        let pass = if below { Self::pass_gate_below } else { Self::pass_gate };
         if let Some(guard) = &provider.key_guard {
-            passes.key = Some(self.pass_gate(guard, id, now)?);
+            passes.key = Some(pass(self, guard, id, now)?);
         }
-        let guard = &self.agent.guard;
-        passes.target =
-            Some(if below { self.pass_gate_below(guard, id, now)? } else { self.pass_gate(guard, id, now)? });
+        passes.target = Some(pass(self, &self.agent.guard, id, now)?);
         Ok(())
     }
 
     fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
         let passed = guard.gate.pass(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
-        let pass = Pass { id, generation: passed.generation, kind: passed.kind };
-        if passed.kind == PassKind::Trial {
-            let message =
-                SupervisorMessage::TrialTaken { breaker: guard.id, pass, opened_it: passed.opened_it, at: now };
-            self.shared.supervisor.cast(message);
-        }
-        Ok(GatePass { guard: guard.clone(), pass })
+        Ok(gate_pass(guard, passed, id))
     }
 
     fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
-        let passed = guard.gate.pass_below().map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
-        Ok(GatePass { guard: guard.clone(), pass: Pass { id, generation: passed.generation, kind: passed.kind } })
+        let passed = guard.gate.pass_below(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
+        Ok(gate_pass(guard, passed, id))
     }
 
     fn gate_refusal(
@@ -196,4 +188,9 @@ impl AgentHandle {
     pub fn in_flight(&self) -> u32 {
         lock(&self.agent.slots).in_flight()
     }
+}
+
+fn gate_pass(guard: &Guard, passed: Passed, id: u64) -> GatePass {
+    let pass = Pass { id, generation: passed.generation, kind: passed.kind };
+    GatePass { guard: guard.clone(), pass, opened_it: passed.opened_it }
 }

@@ -25,7 +25,7 @@ mod core;
 mod gate;
 mod orchestrator;
 mod permit;
-mod refusal;
+pub(crate) mod refusal;
 mod root;
 mod run_call;
 mod run_cell;

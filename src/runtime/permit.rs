@@ -55,9 +55,30 @@ impl Drop for Lease {
 pub(crate) struct GatePass {
     pub(crate) guard: Guard,
     pub(crate) pass: Pass,
+    /// This call turned the gate from open to half-open.
+    pub(crate) opened_it: bool,
 }
 
 impl GatePass {
+    /// Tells the supervisor of a trial.
+    fn announce(&self, shared: &Shared, at: Timestamp) {
+        if self.pass.kind == PassKind::Trial {
+            let (breaker, opened_it) = (self.guard.id, self.opened_it);
+            shared.supervisor.cast(SupervisorMessage::TrialTaken { breaker, pass: self.pass, opened_it, at });
+        }
+    }
+
+    /// Gives a trial back that the supervisor was not told of. It must still hear that the gate is half-open: that is one message an
+    /// opening. A refused call costs no other, else a flood of them would fill the supervisor's mailbox.
+    fn undo(&self, shared: &Shared, at: Timestamp) {
+        if self.opened_it {
+            self.announce(shared, at);
+            self.release(shared);
+        } else if self.pass.kind == PassKind::Trial {
+            self.guard.gate.give_back(self.pass.generation);
+        }
+    }
+
     /// Gives a trial back: to the gate at once, to the breaker by message.
     fn release(&self, shared: &Shared) {
         if self.pass.kind == PassKind::Trial {
@@ -87,8 +108,22 @@ impl Passes {
         self.all().any(|passed| passed.pass.kind == PassKind::Trial)
     }
 
+    /// Everything was granted: the supervisor hears of the trials.
+    pub(crate) fn announce(&self, shared: &Shared, at: Timestamp) {
+        for passed in self.all() {
+            passed.announce(shared, at);
+        }
+    }
+
+    /// A later guard refused: as if the gates had never been passed.
+    pub(crate) fn undo(&self, shared: &Shared, at: Timestamp) {
+        for passed in self.all() {
+            passed.undo(shared, at);
+        }
+    }
+
     /// Gives all trials back.
-    pub(crate) fn release(&self, shared: &Shared) {
+    fn release(&self, shared: &Shared) {
         for passed in self.all() {
             passed.release(shared);
         }

@@ -62,7 +62,7 @@ impl Refusal {
 fn gate_envelope(breaker: &str, refusal: &GateRefusal, now: Timestamp, jitter: f64, message: String) -> Envelope {
     let code = match refusal.reason {
         // Terminal: no client should loop on a quota that is gone.
-        Reason::QuotaSpent => ErrorCode::QuotaSpent,
+        Reason::QuotaSpent if refusal.until.is_some() => ErrorCode::QuotaSpent,
         _ => ErrorCode::AgentCircuitOpen,
     };
     let rest = refusal.until.map(|until| until.since(now)).filter(|rest| !rest.is_zero());
@@ -83,8 +83,14 @@ pub(crate) fn failure_envelope(failure: &AttemptFailure, agent: &str, keyed: Key
         envelope.user_message.clone_from(text);
     }
     if code == ErrorCode::AgentError {
-        let rejected_key = keyed == Keyed::Yes && matches!(failure.status, Some(401 | 403));
-        envelope.http_status = if rejected_key { 502 } else { failure.status.unwrap_or(502) };
+        let status = match failure.ending {
+            Ending::Status { status, .. } => Some(status),
+            _ => failure.status,
+        };
+        let rejected_key = keyed == Keyed::Yes && matches!(status, Some(401 | 403));
+        // Only an error's status can be handed on; whatever else an agent named is a bad gateway.
+        let as_sent = status.filter(|status| (400..600).contains(status));
+        envelope.http_status = if rejected_key { 502 } else { as_sent.unwrap_or(502) };
         envelope.retryable = !rejected_key && is_retryable(&failure.ending);
     } else if matches!(code, ErrorCode::AgentBadReply) {
         envelope.retryable = failure.ending != Ending::CallerShape;
@@ -115,6 +121,90 @@ fn outward_code(ending: &Ending) -> ErrorCode {
         Ending::Cancelled { .. } => ErrorCode::Cancelled,
         Ending::DeadlineCut => ErrorCode::DeadlineExceeded,
         Ending::Restarted => ErrorCode::AgentRestarted,
-        Ending::Success | Ending::OwnRefusal | Ending::Internal => ErrorCode::Internal,
+        // Refusals of the runtime have their own shape (see `Refusal`): as the end of an attempt only an adapter gives it, for a
+        // service that is not up yet.
+        Ending::OwnRefusal => ErrorCode::AgentWarming,
+        Ending::Success | Ending::Internal => ErrorCode::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::facts::{QuotaReset, TimeoutKind};
+
+    fn status(status: u16, retryable: Option<bool>) -> Ending {
+        Ending::Status { status, retryable, content_filter: false, context_too_long: false, quota_spent: None }
+    }
+
+    #[test]
+    fn failures_as_envelopes() {
+        let filtered = Ending::Status {
+            status: 400,
+            retryable: None,
+            content_filter: true,
+            context_too_long: false,
+            quota_spent: None,
+        };
+        let too_long = Ending::Status {
+            status: 400,
+            retryable: None,
+            content_filter: false,
+            context_too_long: true,
+            quota_spent: None,
+        };
+        let spent = Ending::Status {
+            status: 429,
+            retryable: Some(true),
+            content_filter: false,
+            context_too_long: false,
+            quota_spent: Some(QuotaReset::Unknown),
+        };
+        for (ending, want) in [
+            (status(503, None), ("AGENT_ERROR", 503, true)),
+            (status(503, Some(false)), ("AGENT_ERROR", 503, false)),
+            (status(404, None), ("AGENT_ERROR", 404, false)),
+            (status(409, Some(true)), ("AGENT_ERROR", 409, true)),
+            (status(429, None), ("AGENT_ERROR", 429, true)),
+            (status(302, None), ("AGENT_ERROR", 502, false)),
+            (filtered, ("CONTENT_FILTERED", 422, false)),
+            (too_long, ("TOKEN_REQUEST_TOO_LARGE", 413, false)),
+            (spent, ("QUOTA_SPENT", 402, false)),
+            (Ending::Network { connected: true }, ("AGENT_NETWORK_ERROR", 502, true)),
+            (Ending::Timeout { timeout: TimeoutKind::Stall }, ("AGENT_TIMEOUT", 504, true)),
+            (Ending::BadReply, ("AGENT_BAD_REPLY", 502, true)),
+            (Ending::StreamCut, ("AGENT_BAD_REPLY", 502, true)),
+            (Ending::CallerShape, ("AGENT_BAD_REPLY", 502, false)),
+            (Ending::Cancelled { slow_without_content: true }, ("CANCELLED", 499, false)),
+            (Ending::DeadlineCut, ("DEADLINE_EXCEEDED", 504, false)),
+            (Ending::OwnRefusal, ("AGENT_WARMING", 503, true)),
+            (Ending::Restarted, ("AGENT_RESTARTED", 503, true)),
+            (Ending::Internal, ("INTERNAL", 500, false)),
+        ] {
+            let failure = AttemptFailure {
+                retry_after: Some(Duration::from_millis(200)),
+                upstream_code: Some("NO_INK".to_owned()),
+                user_message: Some("잉크가 없습니다".to_owned()),
+                ..AttemptFailure::new(ending, "why")
+            };
+            let envelope = failure_envelope(&failure, "draft", Keyed::No, 2);
+            assert_eq!((envelope.error_code.as_str(), envelope.http_status, envelope.retryable), want);
+            assert_eq!(envelope.retry_after, want.2.then_some(1.0), "{want:?}: no wait helps what cannot be repeated");
+            assert_eq!((envelope.agent.as_deref(), envelope.user_message.as_str()), (Some("draft"), "잉크가 없습니다"));
+            assert_eq!(
+                (&envelope.details["upstream_code"], &envelope.details["attempts"]),
+                (&"NO_INK".into(), &2.into())
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_of_ours_that_was_refused_is_no_fault_of_the_caller() {
+        for code in [401, 403] {
+            let failure = AttemptFailure::new(status(code, Some(true)), "no such key");
+            let keyed = failure_envelope(&failure, "draft", Keyed::Yes, 1);
+            assert_eq!((keyed.http_status, keyed.retryable), (502, false));
+            assert_eq!(failure_envelope(&failure, "draft", Keyed::No, 1).http_status, code);
+        }
     }
 }

@@ -12,7 +12,10 @@ use super::{
     orchestrator::OrchestratorActor,
     supervisor::{SupervisorActor, SupervisorMessage},
 };
-use crate::policy::restart::{Quarantine, RestartLedger};
+use crate::{
+    model::clock::Timestamp,
+    policy::restart::{Quarantine, Restart, RestartLedger},
+};
 
 /// Supervisor and orchestrator are never quarantined, but their restarts slow down after so many ...
 const CENTRAL_RESTARTS_MAX: u32 = 20;
@@ -113,11 +116,11 @@ impl RootActor {
             }
             Child::Supervisor => {
                 tracing::error!(cause, "supervisor died, restarting; the last gates hold");
-                state.supervisor.died(now)
+                central_died(&mut state.supervisor, now)
             }
             Child::Orchestrator => {
                 tracing::error!(cause, "orchestrator died, restarting");
-                state.orchestrator.died(now)
+                central_died(&mut state.orchestrator, now)
             }
         };
         restart.after
@@ -162,4 +165,10 @@ impl RootActor {
             }
         });
     }
+}
+
+/// Whoever lived for long enough since its last death starts at once again: nobody else ends the slow restarts of these two.
+fn central_died(ledger: &mut RestartLedger, now: Timestamp) -> Restart {
+    ledger.release(now);
+    ledger.died(now)
 }

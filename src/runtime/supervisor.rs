@@ -16,7 +16,10 @@ use super::{
 use crate::{
     model::{clock::Timestamp, facts::Ending},
     policy::{
-        breaker::state::{Pass, PassKind, Reason, Transition},
+        breaker::{
+            machine::Breaker,
+            state::{GateView, Pass, Reason, StateName, Transition},
+        },
         restart::Quarantine,
     },
 };
@@ -83,9 +86,9 @@ impl Actor for SupervisorActor {
     type Arguments = ();
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
-        let now = self.shared.now();
-        lock(&self.shared.book).recover(now);
+        // The address first: whatever is told from here on is only handled after this, so nothing falls between the two.
         self.shared.supervisor.set(myself.clone());
+        self.recover(self.shared.now());
         // Whatever became due while nobody was here.
         let _ = myself.cast(SupervisorMessage::Tick);
         Ok(SupervisorState::default())
@@ -123,14 +126,14 @@ impl SupervisorActor {
                 if facts.ending == Ending::Restarted {
                     self.panicked(book, facts.agent, facts.at);
                 }
-                book.outcome(&self.shared, &facts);
+                if let Some(agent) = self.shared.agents.get(facts.agent) {
+                    book.outcome(&facts, agent.source, agent.keyed);
+                }
                 facts.permit.settle();
             }
             SupervisorMessage::Aged { agent, passes, at } => {
-                let Some(agent) = self.shared.agents.get(agent) else { return };
-                let measured = [passes.provider.as_ref(), passes.target.as_ref()];
-                for passed in measured.into_iter().flatten().filter(|passed| passed.pass.kind == PassKind::Plain) {
-                    book.aged(passed.guard.id, passed.pass, agent.source, at);
+                if let Some(agent) = self.shared.agents.get(agent) {
+                    book.aged(&passes, agent.source, at);
                 }
             }
             SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
@@ -160,6 +163,18 @@ impl SupervisorActor {
         }
     }
 
+    /// What the last supervisor may not have heard: trials that were out, agents that died often.
+    fn recover(&self, now: Timestamp) {
+        let mut book = lock(&self.shared.book);
+        book.recover(now);
+        for agent in &self.shared.agents {
+            let held = lock(&agent.ledger).released_at().is_some();
+            if held {
+                quarantine_gate(&mut book, agent, Quarantine::Goes, now);
+            }
+        }
+    }
+
     /// A panic of an attempt's task counts in the restart ledger only.
     fn panicked(&self, book: &mut Book, agent: usize, at: Timestamp) {
         let Some(agent) = self.shared.agents.get(agent) else { return };
@@ -184,8 +199,12 @@ impl SupervisorActor {
                     agent = agent.settings.name.as_str(),
                     "quarantine over: the agent lives long enough for trials"
                 );
-                book.change(agent.guard.id, |breaker| {
-                    breaker.half_open(Reason::OpenElapsed, now).ok().flatten().into_iter().collect()
+                book.change(agent.guard.id, |breaker| match forced_by(breaker) {
+                    Some(Reason::CrashLoop) => {
+                        breaker.half_open(Reason::OpenElapsed, now).ok().flatten().into_iter().collect()
+                    }
+                    // An operator has decided otherwise meanwhile.
+                    _ => Vec::new(),
                 });
             }
         }
@@ -225,5 +244,17 @@ fn quarantine_gate(book: &mut Book, agent: &AgentCore, quarantine: Quarantine, n
     }
     let until = lock(&agent.ledger).released_at();
     book.quarantine_until = book.quarantine_until.into_iter().chain(until).min();
-    book.change(agent.guard.id, |breaker| breaker.force_open(Reason::CrashLoop, until, now).into_iter().collect());
+    book.change(agent.guard.id, |breaker| match forced_by(breaker) {
+        // What an operator shut, only they open.
+        Some(Reason::Forced) => Vec::new(),
+        _ => breaker.force_open(Reason::CrashLoop, until, now).into_iter().collect(),
+    });
+}
+
+/// Why a breaker refuses until told otherwise, if it does.
+fn forced_by(breaker: &Breaker) -> Option<Reason> {
+    match breaker.gate() {
+        GateView::Refuse(refusal) if breaker.state() == StateName::ForcedOpen => Some(refusal.reason),
+        _ => None,
+    }
 }

@@ -31,13 +31,14 @@ use crate::{
         name::Name,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, AttemptTimeouts, Backend, Hold, Progress, TokioClock},
+    policy::verdict::Keyed,
+    runtime::{
+        ports::{AttemptRequest, AttemptTimeouts, Backend, Hold, Progress, TokioClock},
+        refusal::failure_envelope,
+    },
 };
 
-use super::{
-    attempt_envelope::envelope_of,
-    script::{Act, Illness, Play, Script},
-};
+use super::script::{Act, Illness, Play, Script};
 
 /// The most bytes of a request.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -121,12 +122,12 @@ async fn call(State(server): State<Arc<AgentServer>>, request: Request) -> Respo
         None if wants_stream => server.answer_stream(attempt).await,
         None => match server.run(attempt, None).await {
             Ok(reply) => json_response(StatusCode::OK, &closing(&reply)),
-            Err(failure) => server.refuse(&envelope_of(&failure, server.name.as_str())),
+            Err(failure) => server.refuse_failure(&failure),
         },
         Some(Illness::Cut) => match server.run(attempt, None).await {
             Ok(reply) if wants_stream => cut_response("text/event-stream", &frame(&closing(&reply))),
             Ok(reply) => cut_response("application/json", &closing(&reply).to_string()),
-            Err(failure) => server.refuse(&envelope_of(&failure, server.name.as_str())),
+            Err(failure) => server.refuse_failure(&failure),
         },
         Some(illness) => server.play_ill(illness).await,
     }
@@ -195,7 +196,7 @@ impl AgentServer {
         let agent = self.name.clone();
         let mut running = Running { work: self.run(attempt, Some(sender)), deltas, ended: None };
         let first = match running.next().await {
-            Next::Ended(Err(failure)) => return self.refuse(&envelope_of(&failure, agent.as_str())),
+            Next::Ended(Err(failure)) => return self.refuse_failure(&failure),
             first => first,
         };
         let frames = stream::unfold(Some((running, Some(first))), move |state| {
@@ -213,7 +214,7 @@ impl AgentServer {
                     Next::Delta(text) => Some((frame(&json!({ "delta": text })), Some((running, None)))),
                     Next::Ended(Ok(reply)) => Some((frame(&closing(&reply)), None)),
                     Next::Ended(Err(failure)) => {
-                        let envelope = envelope_of(&failure, agent.as_str()).to_wire();
+                        let envelope = envelope_of(&failure, &agent).to_wire();
                         Some((format!("event: error\n{}", frame(&envelope)), None))
                     }
                 }
@@ -241,7 +242,16 @@ impl AgentServer {
     }
 
     fn refuse_with(&self, status: u16, message: &str) -> Response {
-        self.refuse(&envelope_of(&AttemptFailure::new(Ending::status(status), message), self.name.as_str()))
+        self.refuse_failure(&AttemptFailure::new(Ending::status(status), message))
+    }
+
+    fn refuse_failure(&self, failure: &AttemptFailure) -> Response {
+        let mut answer = self.refuse(&envelope_of(failure, &self.name));
+        if failure.should_retry == Some(false) {
+            // Whoever it was that said so, it holds for our caller too.
+            answer.headers_mut().insert(contract::SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+        answer
     }
 
     fn refuse(&self, envelope: &Envelope) -> Response {
@@ -293,6 +303,11 @@ impl Running {
     }
 }
 
+/// One attempt was made, and whose key was used is known only further in.
+fn envelope_of(failure: &AttemptFailure, agent: &Name) -> Envelope {
+    failure_envelope(failure, agent.as_str(), Keyed::No, 1)
+}
+
 fn closing(reply: &Reply) -> Value {
     match reply.usage {
         Some(usage) => json!({ "output": reply.output, "usage": usage }),
@@ -319,17 +334,16 @@ fn response(status: StatusCode, content_type: &'static str, body: Body) -> Respo
 fn cut_response(content_type: &'static str, whole: &str) -> Response {
     let half = Bytes::copy_from_slice(whole.as_bytes().get(..whole.len() / 2).unwrap_or_default());
     let pieces = stream::unfold(Some(half), |half| async move {
-        match half {
-            Some(half) => Some((Ok(half), None)),
-            None => {
-                // The half is on its way before the connection breaks.
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                Some((Err(std::io::Error::other("cut by its script")), None))
-            }
+        if let Some(half) = half {
+            return Some((Ok(half), None));
         }
+        // The half is on its way before the connection breaks.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Some((Err(std::io::Error::other("cut by its script")), None))
     });
     response(StatusCode::OK, content_type, Body::from_stream(pieces))
 }
 
-#[cfg(all(test, feature = "http"))]
+#[cfg(test)]
+#[cfg(feature = "http")]
 mod tests;

@@ -106,8 +106,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     fn refuse(&self, at: usize, key: &str, value: impl std::fmt::Display, rule: impl Into<String>) -> InvalidScript {
-        let before = self.text.as_bytes().get(..at).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = self.text.get(..at).unwrap_or_default().matches('\n').count() + 1;
         InvalidScript {
             file: self.file.to_owned(),
             line,

@@ -79,12 +79,23 @@ pub struct ModelAgent {
     pub seed: Option<u64>,
     /// The longest answer, in tokens; `None` = the server's.
     pub max_output_tokens: Option<u32>,
+    /// In which form the model answers.
+    pub answer: AnswerForm,
+}
+
+/// In which form a model answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// In JSON of the promised shape.
+    Json,
+    /// In plain text, which becomes `{"text": "..."}`: models write long texts better outside a JSON string.
+    Text,
 }
 
 /// Keys that only an `http` agent takes.
 pub(super) const HTTP_KEYS: [&str; 6] = ["path", "method", "headers", "request", "mapping", "health"];
 /// Keys that only a model's agent takes.
-pub(super) const MODEL_KEYS: [&str; 5] = ["prompt", "system", "temperature", "seed", "max_output_tokens"];
+pub(super) const MODEL_KEYS: [&str; 6] = ["prompt", "system", "temperature", "seed", "max_output_tokens", "answer"];
 
 /// Where files that an agent names are found.
 pub(super) struct Files<'a> {
@@ -131,7 +142,11 @@ pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> Mode
         }
     }
     let max_output_tokens = max_output_tokens.and_then(|tokens| u32::try_from(tokens).ok());
-    ModelAgent { prompt, system, schema: read_schema(reader, files), temperature, seed, max_output_tokens }
+    let answer = match reader.choice("answer", "json", &[("json", "json"), ("text", "text")], &[]) {
+        "text" => AnswerForm::Text,
+        _ => AnswerForm::Json,
+    };
+    ModelAgent { prompt, system, schema: read_schema(reader, files), temperature, seed, max_output_tokens, answer }
 }
 
 fn read_path(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<String> {

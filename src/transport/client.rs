@@ -1,35 +1,28 @@
 //! One HTTP client a provider: where it is, what is sent with every request, and what may never be seen of it.
 //! Sends one request and hands back the head of a good answer; nothing here repeats, follows or waits for a second one.
 
-use std::{
-    fmt,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use futures_util::stream;
 use reqwest::{
-    Method, Response,
+    Method,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
-use tokio::time::timeout;
 use url::{Host, Url};
 
-use crate::model::{
-    facts::{Ending, TimeoutKind},
-    reply::AttemptFailure,
-};
+use crate::model::{facts::Ending, reply::AttemptFailure};
 
 use super::{
     error_body::{AnswerHead, ErrorPointers, failure_of_answer},
     secret::{Secret, scrub_failure},
+    tap::Tap,
+    wire::{Incoming, chain, failure_of_error},
 };
 
 /// The most bytes of a body, counted while it is read and after it is unpacked.
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The most bytes of an error answer that are read.
-pub const ERROR_BODY_BYTES_MAX: usize = 256 * 1024;
-/// How long the body of an error answer is waited for: its status has already said the most.
-pub const ERROR_BODY_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The most headers of an answer.
 pub const HEADERS_MAX: usize = 128;
 /// The most bytes of all headers of an answer over HTTP/2.
@@ -58,6 +51,8 @@ pub struct ProviderOptions {
     pub key_place: KeyPlace,
     /// Sent with every request. Their values may hold keys, so all are kept secret.
     pub headers: Vec<(String, Secret)>,
+    /// Query parameters of every request (`api-version`), after those of `base_url`. Their values are kept secret, as headers' are.
+    pub query: Vec<(String, Secret)>,
     /// How long a connection may take, names and TLS included.
     pub connect_timeout: Duration,
 }
@@ -70,6 +65,7 @@ impl ProviderOptions {
             key: None,
             key_place: KeyPlace::default(),
             headers: Vec::new(),
+            query: Vec::new(),
             connect_timeout: Duration::from_secs(2),
         }
     }
@@ -110,7 +106,7 @@ pub struct Answer {
     pub head: AnswerHead,
     /// The answer is an event stream by its content type.
     pub is_event_stream: bool,
-    response: Response,
+    incoming: Incoming,
 }
 
 impl fmt::Debug for ProviderOptions {
@@ -122,6 +118,7 @@ impl fmt::Debug for ProviderOptions {
             .field("key", &self.key)
             .field("key_place", &self.key_place)
             .field("headers", &self.headers)
+            .field("query", &self.query)
             .field("connect_timeout", &self.connect_timeout)
             .finish()
     }
@@ -134,6 +131,8 @@ pub struct ProviderClient {
     base_url: Url,
     headers: HeaderMap,
     secrets: Vec<Secret>,
+    /// Who listens, if anybody does; the same for all clones.
+    tap: Arc<ArcSwapOption<Tap>>,
 }
 
 impl fmt::Debug for ProviderClient {
@@ -143,9 +142,9 @@ impl fmt::Debug for ProviderClient {
 }
 
 impl ProviderClient {
-    /// Builds the client. Refused: a URL that is none or has no http scheme, headers that cannot be sent.
+    /// Builds the client. Refused: a URL that is none or has no http scheme, headers that cannot be sent, a parameter without a name.
     pub fn try_new(options: &ProviderOptions) -> Result<Self, InvalidProvider> {
-        let base_url = checked_url(&options.base_url)?;
+        let base_url = with_query(checked_url(&options.base_url)?, &options.query)?;
         let headers = checked_headers(options)?;
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
@@ -163,9 +162,14 @@ impl ProviderClient {
         }
         let http = builder
             .build()
-            .map_err(|error| InvalidProvider::new("base_url", base_url.as_str(), chain(&error.without_url())))?;
+            .map_err(|error| InvalidProvider::new("base_url", &shown(&base_url), chain(&error.without_url())))?;
         let secrets = secrets_of(options, &base_url);
-        Ok(Self { http, base_url, headers, secrets })
+        Ok(Self { http, base_url, headers, secrets, tap: Arc::default() })
+    }
+
+    /// From now on `tap` hears every exchange of this client and of its clones; a tap before it no longer does.
+    pub fn attach(&self, tap: &Tap) {
+        self.tap.store(Some(Arc::new(tap.clone())));
     }
 
     /// The URL of `path` at this provider. The base's own path and query are kept; `path` can never leave its host.
@@ -190,11 +194,13 @@ impl ProviderClient {
         if let Some(body) = outgoing.body {
             request = request.body(body);
         }
-        let response = request.send().await.map_err(failure_of_error)?;
-        let head = head_of(&response);
+        let request = request.build().map_err(failure_of_error)?;
+        let recording = self.tap.load().as_ref().map(|tap| tap.begin(&request, &self.secrets));
+        let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
+        let head = incoming.head();
         match head.status {
-            200..=299 => Ok(Answer { head, is_event_stream: is_event_stream(&response), response }),
-            400.. => Err(failure_of_answer(head, &error_body(response).await, pointers)),
+            200..=299 => Ok(Answer { head, is_event_stream: incoming.is_event_stream(), incoming }),
+            400.. => Err(failure_of_answer(head, &incoming.error_body().await, pointers)),
             status => Err(AttemptFailure {
                 status: Some(status),
                 ..AttemptFailure::new(Ending::BadReply, format!("HTTP {status}: neither an answer nor an error"))
@@ -213,20 +219,22 @@ impl Answer {
     pub async fn into_body(mut self) -> Result<Vec<u8>, AttemptFailure> {
         let status = self.head.status;
         let mut body = Vec::new();
-        while let Some(chunk) = self.response.chunk().await.map_err(failure_of_error)? {
-            if body.len() + chunk.len() > BODY_BYTES_MAX {
+        while let Some(piece) = self.incoming.piece().await? {
+            if body.len() + piece.len() > BODY_BYTES_MAX {
                 let message = format!("the answer is larger than {BODY_BYTES_MAX} bytes");
                 return Err(AttemptFailure { status: Some(status), ..AttemptFailure::new(Ending::BadReply, message) });
             }
-            body.extend_from_slice(&chunk);
+            body.extend_from_slice(&piece);
         }
         Ok(body)
     }
 
     /// The body as it comes.
     pub fn into_pieces(self) -> impl futures_util::Stream<Item = Result<Bytes, AttemptFailure>> + Send + 'static {
-        use futures_util::TryStreamExt;
-        self.response.bytes_stream().map_err(failure_of_error)
+        stream::unfold(self.incoming, |mut incoming| async move {
+            let piece = incoming.piece().await.transpose()?;
+            Some((piece, incoming))
+        })
     }
 }
 
@@ -236,6 +244,16 @@ fn checked_url(text: &str) -> Result<Url, InvalidProvider> {
     let url = Url::parse(text).map_err(|error| refused(format!("is no URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refused(format!("must begin with http:// or https://, not {}:", url.scheme())));
+    }
+    Ok(url)
+}
+
+fn with_query(mut url: Url, query: &[(String, Secret)]) -> Result<Url, InvalidProvider> {
+    for (name, value) in query {
+        if name.is_empty() {
+            return Err(InvalidProvider::new("query", name, "a parameter must have a name"));
+        }
+        url.query_pairs_mut().append_pair(name, value.expose());
     }
     Ok(url)
 }
@@ -274,11 +292,17 @@ fn secrets_of(options: &ProviderOptions, base_url: &Url) -> Vec<Secret> {
     secrets.extend(options.headers.iter().map(|(_, value)| value.clone()));
     secrets.extend(base_url.password().map(Secret::new));
     secrets.extend(base_url.query_pairs().map(|(_, value)| Secret::new(&value)));
+    // As they stand in the URL, which a server may repeat.
+    let encoded = base_url.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    secrets.extend(encoded.map(|(_, value)| Secret::new(value)));
+    // Of two where one begins with the other, the longer is looked for first: nothing of it may stay behind.
+    secrets.sort_by_key(|secret| Reverse(secret.expose().len()));
+    secrets.dedup();
     secrets
 }
 
 /// A URL without what may be secret in it: user, password, query.
-fn shown(url: &Url) -> String {
+pub(super) fn shown(url: &Url) -> String {
     let authority = &url[url::Position::BeforeHost..url::Position::AfterPath];
     format!("{}://{authority}", url.scheme())
 }
@@ -290,63 +314,6 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
     }
-}
-
-fn head_of(response: &Response) -> AnswerHead {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let headers: Vec<(&str, &[u8])> =
-        response.headers().iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
-    AnswerHead::read(response.status().as_u16(), &headers, u64::try_from(unix.as_millis()).unwrap_or(u64::MAX))
-}
-
-fn is_event_stream(response: &Response) -> bool {
-    let content_type = response.headers().get(reqwest::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
-    content_type.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"))
-}
-
-/// As much of an error answer's body as is worth waiting for.
-async fn error_body(mut response: Response) -> Vec<u8> {
-    let mut body = Vec::new();
-    let read = async {
-        while let Ok(Some(chunk)) = response.chunk().await {
-            body.extend_from_slice(&chunk);
-            if body.len() >= ERROR_BODY_BYTES_MAX {
-                break;
-            }
-        }
-    };
-    // What came before the time was up is still read.
-    let _ = timeout(ERROR_BODY_WAIT_MAX, read).await;
-    body.truncate(ERROR_BODY_BYTES_MAX);
-    body
-}
-
-fn failure_of_error(error: reqwest::Error) -> AttemptFailure {
-    // Its URL may hold a key.
-    let error = error.without_url();
-    let ending = if error.is_connect() && error.is_timeout() {
-        Ending::Timeout { timeout: TimeoutKind::Connect }
-    } else if error.is_builder() {
-        Ending::Internal
-    } else {
-        Ending::Network { connected: !error.is_connect() }
-    };
-    AttemptFailure::new(ending, chain(&error))
-}
-
-/// An error with all its causes, each once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let words = inner.to_string();
-        if !text.ends_with(&words) {
-            text.push_str(": ");
-            text.push_str(&words);
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -18,3 +18,4 @@ pub mod template;
 #[cfg(test)]
 pub(crate) mod test_attempt;
 pub mod usage;
+pub mod wire;

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::model::reply::AttemptFailure;
 
 /// Shorter values are not looked for in texts: they would hit innocent words.
-const SCRUBBED_BYTES_MIN: usize = 6;
+pub(super) const SCRUBBED_BYTES_MIN: usize = 6;
 
 /// What stands where a secret stood.
 const MASK: &str = "***";

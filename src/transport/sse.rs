@@ -273,7 +273,7 @@ mod tests {
 
         #[test]
         fn what_was_encoded_comes_back(texts in prop::collection::vec("[ -~가-힣🦀]{0,20}", 0..8), size in 1_usize..9) {
-            let bytes: String = texts.iter().map(|text| format!("data: {text}\r\n\r\n")).collect();
+            let bytes = texts.iter().map(|text| format!("data: {text}\r\n\r\n")).collect::<Vec<_>>().concat();
             let (events, error) = decode(bytes.as_bytes().chunks(size));
             let got: Vec<_> = events.into_iter().map(|event| event.data).collect();
             prop_assert_eq!((got, error), (texts, None));

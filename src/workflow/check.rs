@@ -187,12 +187,11 @@ fn draft(
     });
     let mut needs: BTreeSet<usize> = mentions.steps.union(&asked.steps).copied().collect();
     for needed in &step.needs {
-        match names.step(needed) {
-            Some(needed) => _ = needs.insert(needed),
-            None => {
-                let rule = format!("there is no step {needed:?}{}", names.step_hint(needed));
-                findings.add(&path("needs"), &format!("{:?}", step.needs), rule);
-            }
+        if let Some(needed) = names.step(needed) {
+            needs.insert(needed);
+        } else {
+            let rule = format!("there is no step {needed:?}{}", names.step_hint(needed));
+            findings.add(&path("needs"), &format!("{:?}", step.needs), rule);
         }
     }
     mentions.revision.append(&mut asked.revision);

@@ -45,7 +45,7 @@ fn one_loop(
     let scope = Scope { steps: StepsInScope::Hidden, item: None, further: &["output"] };
     let mut mentions = Mentions::default();
     let until = names.compile(findings, &path("until"), &revise.until, scope, &mut mentions);
-    let score = names.compile(findings, &path("score"), &revise.score, scope, &mut mentions);
+    let scored_by = names.compile(findings, &path("score"), &revise.score, scope, &mut mentions);
     if !(1..=REVISIONS_MAX).contains(&revise.revisions_max) {
         findings.add(&path("max"), &revise.revisions_max.to_string(), format!("must be 1 to {REVISIONS_MAX}"));
     }
@@ -65,5 +65,5 @@ fn one_loop(
             *step == target || *step == reviewer || between
         })
         .collect();
-    Some(Loop { target, reviewer, members, until: until?, score: score?, revisions_max: revise.revisions_max })
+    Some(Loop { target, reviewer, members, until: until?, score: scored_by?, revisions_max: revise.revisions_max })
 }

@@ -130,18 +130,16 @@ fn unknown_filter(source: &str) -> Option<&str> {
     let mut quote = None;
     let mut before = ' ';
     for (at, letter) in source.char_indices() {
-        match quote {
-            Some(open) if letter == open && before != '\\' => quote = None,
-            Some(_) => {}
-            None if letter == '"' || letter == '\'' => quote = Some(letter),
-            None if letter == '|' => {
-                let after = source[at + 1..].trim_start();
-                let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
-                if !is_filter(&after[..end]) {
-                    return Some(&after[..end]);
-                }
+        if let Some(open) = quote {
+            quote = (letter != open || before == '\\').then_some(open);
+        } else if letter == '"' || letter == '\'' {
+            quote = Some(letter);
+        } else if letter == '|' {
+            let after = source[at + 1..].trim_start();
+            let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
+            if !is_filter(&after[..end]) {
+                return Some(&after[..end]);
             }
-            None => {}
         }
         // A backslash that is itself escaped does not escape what follows.
         before = if before == '\\' && letter == '\\' { ' ' } else { letter };

@@ -133,7 +133,7 @@ impl<'d> Names<'d> {
     ) -> Result<(), String> {
         let fields: Vec<&str> = reference.iter().map(String::as_str).collect();
         match fields.as_slice() {
-            ["input"] => Ok(()),
+            [] | ["input"] => Ok(()),
             ["input", name, ..] if self.inputs.contains(name) => Ok(()),
             ["input", name, ..] => {
                 Err(format!("names the unknown input {name:?}{}", hint(name, self.inputs.iter().copied())))
@@ -162,14 +162,14 @@ impl<'d> Names<'d> {
                 }
                 Ok(())
             }
-            [name, ..] => Err(format!("names the unknown {name:?}{}", hint(name, self.visible(scope)))),
-            [] => Ok(()),
+            [name, ..] => Err(format!("names the unknown {name:?}{}", hint(name, visible(scope)))),
         }
     }
+}
 
-    fn visible<'s>(&self, scope: Scope<'s>) -> Vec<&'s str> {
-        let steps = (scope.steps == StepsInScope::Named).then_some("steps");
-        let index = scope.item.map(|_| "index");
-        ["input"].into_iter().chain(steps).chain(scope.item).chain(index).chain(scope.further.iter().copied()).collect()
-    }
+/// What can be named at a place, for a hint.
+fn visible(scope: Scope<'_>) -> Vec<&str> {
+    let steps = (scope.steps == StepsInScope::Named).then_some("steps");
+    let index = scope.item.map(|_| "index");
+    ["input"].into_iter().chain(steps).chain(scope.item).chain(index).chain(scope.further.iter().copied()).collect()
 }

@@ -199,7 +199,7 @@ impl<'s> Reader<'s> {
             return Vec::new();
         };
         let mut tables = Vec::with_capacity(items.len());
-        for item in items.iter() {
+        for item in items {
             match item.get_ref() {
                 DeValue::Table(table) => tables.push((self.line(item.span().start), table)),
                 _ => self.wrong_type(fields, key, &format!("must be a list of tables: [[{key}]]")),

@@ -1,7 +1,23 @@
-//! The wiring: rules are tested where they stand (policy), here only that actors, gates and permits carry them out. Paused time.
+//! The wiring: rules are tested where they stand (policy), here only that actors, gates and permits carry them out. Paused time, but
+//! for the few tests that need real threads.
+
+#![allow(unreachable_pub, reason = "modules of one test program")]
 
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod support;
+
+mod ageing;
 mod bulkhead;
+mod chaos;
 mod gates;
+mod keys;
+mod retry;
+mod settings;
+mod shared_fate;
+mod starting;
+mod stop;
+mod supervision;
+mod threads;
+mod trials;

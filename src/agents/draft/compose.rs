@@ -1,7 +1,7 @@
 //! Composes a post: an opening with the day, a section a stop with its notes and pictures, an end. Shows every photo, in order;
 //! says nothing that is neither in the notes nor in the facts.
 
-use jiff::civil::Date;
+use jiff::civil::{Date, DateTime};
 
 use super::{
     notes::PlacedNotes,
@@ -151,7 +151,7 @@ fn section(
         let taken = photo.moment();
         let tells_day = index == 0 && (says_day || facts.is_new_day);
         let place = stop.place.filter(|_| index == 0);
-        let details = speech.caption(taken, taken.map(|taken| taken.date()).filter(|_| tells_day), place);
+        let details = speech.caption(taken, taken.map(DateTime::date).filter(|_| tells_day), place);
         blocks.push(picture(&photo.name, &details));
     }
     blocks

@@ -142,13 +142,11 @@ pub(super) fn stop(speech: &Speech, facts: &StopFacts) -> Vec<String> {
     let at = time(first);
     let minutes = last.duration_since(first).as_mins();
     if facts.index == 0 {
-        return match facts.photos {
-            1 => vec![format!("The first picture was taken at {at}.")],
-            _ => {
-                let within = format!("{} were taken here within {}", number(facts.photos), minutes_said(minutes));
-                joined(speech, &format!("The first picture was taken at {at}"), &within)
-            }
-        };
+        if facts.photos == 1 {
+            return vec![format!("The first picture was taken at {at}.")];
+        }
+        let within = format!("{} were taken here within {}", number(facts.photos), minutes_said(minutes));
+        return joined(speech, &format!("The first picture was taken at {at}"), &within);
     }
     let away = facts.metres.filter(|metres| *metres > 0).map(|metres| far(metres, " "));
     if facts.is_last {

@@ -23,9 +23,8 @@ fn target(name: &str) -> String {
             encoded.push(character);
             continue;
         }
-        for byte in character.to_string().bytes() {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
+        let bytes = character.to_string().into_bytes();
+        encoded.extend(bytes.iter().map(|byte| format!("%{byte:02X}")));
     }
     encoded
 }

@@ -123,7 +123,7 @@ impl Repair<'_> {
             return;
         }
         let kept: Vec<&str> = self.text.lines().filter(|line| !has_placeholder(line)).collect();
-        self.text = kept.join("\n").trim().to_owned();
+        self.text = kept.join("\n");
         self.changed("채우지 않은 빈칸을 지움", "removed placeholders");
     }
 

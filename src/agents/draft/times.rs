@@ -89,15 +89,14 @@ fn clock_at(before: &str, digits: &str, after: &str) -> Option<Mention> {
     if hour > 24 || minute > 59 || !(is_clock || half.is_some()) {
         return None;
     }
-    let minutes = hour * 60 + minute;
-    Some(match half {
-        Some(Half::First) if hour == 12 => Mention::Clock { minutes: minute, either_half: false },
-        Some(Half::First) => Mention::Clock { minutes, either_half: false },
-        Some(Half::Second) if hour < 12 => Mention::Clock { minutes: minutes + HALF_DAY, either_half: false },
-        Some(Half::Second) => Mention::Clock { minutes, either_half: false },
-        // `09:30` and hours past noon say which half they mean.
-        None => Mention::Clock { minutes, either_half: (1..12).contains(&hour) && !digits.starts_with('0') },
-    })
+    let shift = match half {
+        Some(Half::First) if hour == 12 => -HALF_DAY,
+        Some(Half::Second) if hour < 12 => HALF_DAY,
+        _ => 0,
+    };
+    // `09:30` and hours past noon say themselves which half they mean.
+    let either_half = half.is_none() && (1..12).contains(&hour) && !digits.starts_with('0');
+    Some(Mention::Clock { minutes: hour * 60 + minute + shift, either_half })
 }
 
 /// The minutes after an hour, what follows them, and whether this alone makes it a clock time.

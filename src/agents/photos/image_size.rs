@@ -16,6 +16,9 @@ pub(super) enum Kind {
     NoPicture,
 }
 
+/// Brands of HEIF pictures, AVIF included.
+const HEIF_BRANDS: [&[u8]; 8] = [b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1", b"avif"];
+
 /// Looks at the head of a file.
 pub(super) fn kind_of(head: &[u8]) -> Kind {
     let size = match head {
@@ -24,7 +27,12 @@ pub(super) fn kind_of(head: &[u8]) -> Kind {
         [b'G', b'I', b'F', b'8', ..] => gif_size(head),
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => webp_size(head),
         [b'I', b'I', 0x2A, 0x00, ..] | [b'M', b'M', 0x00, 0x2A, ..] => None,
-        [_, _, _, _, b'f', b't', b'y', b'p', ..] => None,
+        // Videos share this container; its brand says which it is.
+        [_, _, _, _, b'f', b't', b'y', b'p', brand @ ..]
+            if HEIF_BRANDS.iter().any(|known| brand.starts_with(known)) =>
+        {
+            None
+        }
         _ => return Kind::NoPicture,
     };
     match size {
@@ -102,6 +110,7 @@ mod tests {
             (&png, Kind::Sized { width: 5, height: 7 }),
             (b"GIF89a\x02\x00\x03\x00", Kind::Sized { width: 2, height: 3 }),
             (b"\0\0\0\x18ftypheic", Kind::Unsized),
+            (b"\0\0\0\x18ftypmp42", Kind::NoPicture),
             (b"hello", Kind::NoPicture),
             (b"", Kind::NoPicture),
         ] {

@@ -60,7 +60,7 @@ impl OpenAiAgent {
         } else {
             Completion::read(head, &answer.into_body().await?)?
         };
-        output::reply(completion, self.agent.shape.as_ref(), chat.prompt_tokens, head.status)
+        output::reply(completion, self.agent.promise(), chat.prompt_tokens, head.status)
     }
 }
 

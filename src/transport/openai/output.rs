@@ -11,7 +11,10 @@ use crate::{
     transport::error_body::{MESSAGE_CHARS_MAX, cut},
 };
 
-use super::{completion::Completion, settings::Shape};
+use super::{
+    completion::Completion,
+    settings::{Promise, Shape},
+};
 
 /// So many of the faults of an output are told.
 const FAULTS_MAX: usize = 3;
@@ -19,14 +22,18 @@ const FAULTS_MAX: usize = 3;
 /// The agent's reply. `prompt_tokens` is the estimate for servers that tell no usage.
 pub(super) fn reply(
     completion: Completion,
-    shape: Option<&Shape>,
+    promise: Promise<'_>,
     prompt_tokens: u64,
     status: u16,
 ) -> Result<Reply, AttemptFailure> {
     let usage = completion.usage_or_estimate(prompt_tokens);
-    let output = match shape {
-        None => Ok(json!({ "text": plain_text(&completion) })),
-        Some(shape) => shaped(&completion, shape),
+    let output = match promise {
+        Promise::Text(None) => Ok(json!({ "text": plain_text(&completion) })),
+        Promise::Text(Some(_)) if completion.text.trim().is_empty() && is_refusal(&completion) => {
+            Err(refused(&completion))
+        }
+        Promise::Text(Some(shape)) => checked(json!({ "text": plain_text(&completion) }), shape),
+        Promise::Json(shape) => shaped(&completion, shape),
     };
     match output {
         Ok(output) => Ok(Reply {
@@ -62,6 +69,10 @@ fn shaped(completion: &Completion, shape: &Shape) -> Result<Value, (Ending, Stri
             return Err((Ending::BadReply, format!("{why}: {error}")));
         }
     };
+    checked(value, shape)
+}
+
+fn checked(value: Value, shape: &Shape) -> Result<Value, (Ending, String)> {
     let faults: Vec<String> = shape
         .validator
         .iter_errors(&value)
@@ -106,6 +117,10 @@ mod tests {
 
     fn shape() -> Shape {
         let schema = json!({"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]});
+        shape_of(schema)
+    }
+
+    fn shape_of(schema: Value) -> Shape {
         let settings = OpenAiSettings { model: "m".to_owned(), schema: Some(schema), ..OpenAiSettings::default() };
         CheckedSettings::try_new(settings).unwrap().shape.unwrap()
     }
@@ -138,7 +153,7 @@ mod tests {
             ("", "stop", Err(Ending::BadReply)),
             ("", "content_filter", Err(filtered)),
         ] {
-            let got = reply(completion(text, finish), Some(&shape()), 5, 200);
+            let got = reply(completion(text, finish), Promise::Json(&shape()), 5, 200);
             let got = got.map(|reply| assert_eq!(reply.output, json!({"score": 80}))).map_err(|failure| {
                 assert_eq!((failure.status, failure.usage.map(|usage| usage.prompt_tokens)), (Some(200), Some(5)));
                 failure.ending
@@ -154,7 +169,7 @@ mod tests {
             (r#"{"score": "a secret text"}"#, "stop", "/score: "),
             ("no", "stop", "is no JSON"),
         ] {
-            let failure = reply(completion(text, finish), Some(&shape()), 5, 200).unwrap_err();
+            let failure = reply(completion(text, finish), Promise::Json(&shape()), 5, 200).unwrap_err();
             assert!(failure.message.contains(part) && !failure.message.contains("secret"), "{}", failure.message);
         }
     }
@@ -171,8 +186,22 @@ mod tests {
             (Completion { total_tokens: Some(40), ..completion("", "content_filter") }, "", counted(40, 0)),
             (refusal, "I cannot", counted(5, 0)),
         ] {
-            let reply = reply(given, None, 5, 200).unwrap();
+            let reply = reply(given, Promise::Text(None), 5, 200).unwrap();
             assert_eq!((reply.output, reply.usage), (json!({ "text": text }), Some(usage)));
         }
+    }
+
+    #[test]
+    fn a_text_is_wrapped_and_its_promise_still_checked() {
+        let promise = shape_of(json!({"type": "object", "properties": {"text": {"type": "string", "minLength": 3}}}));
+        for (text, finish, good) in
+            [("# A post", "stop", true), ("cut off in the mid", "length", true), ("x", "stop", false)]
+        {
+            let got = reply(completion(text, finish), Promise::Text(Some(&promise)), 5, 200);
+            assert_eq!(got.as_ref().ok().map(|reply| reply.output.clone()), good.then(|| json!({ "text": text })));
+            assert_eq!(got.err().map(|failure| failure.ending), (!good).then_some(Ending::BadReply));
+        }
+        let withheld = reply(completion("", "content_filter"), Promise::Text(Some(&promise)), 5, 200).unwrap_err();
+        assert!(matches!(withheld.ending, Ending::Status { content_filter: true, .. }));
     }
 }

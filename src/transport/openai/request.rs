@@ -59,7 +59,7 @@ pub(super) fn chat(agent: &CheckedSettings, input: &Value, wanted: Wanted) -> Re
         ("max_tokens", settings.max_output_tokens.map(Value::from)),
         ("temperature", settings.temperature.map(Value::from)),
         ("seed", settings.seed.map(Value::from)),
-        ("response_format", agent.shape.as_ref().map(|shape| response_format(&shape.schema))),
+        ("response_format", agent.json_shape().map(|shape| response_format(&shape.schema))),
     ];
     for (key, value) in optional {
         if let Some(value) = value {

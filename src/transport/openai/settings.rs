@@ -20,6 +20,17 @@ pub enum StreamUpstream {
     AsAsked,
 }
 
+/// In which form the model answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Answer {
+    /// In JSON of the promised shape, if one is promised.
+    #[default]
+    Json,
+    /// In plain text: the output is `{"text": "..."}`, which the promised shape must allow. For long texts, which models write better
+    /// outside a JSON string.
+    Text,
+}
+
 /// An agent on an OpenAI-compatible server, as configured.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct OpenAiSettings {
@@ -31,6 +42,8 @@ pub struct OpenAiSettings {
     pub prompt: String,
     /// The JSON Schema that the output is asked for and checked by; without it the output is `{"text": "..."}`.
     pub schema: Option<Value>,
+    /// Whether the model answers in JSON or in plain text.
+    pub answer: Answer,
     /// The most tokens of an answer.
     pub max_output_tokens: Option<u64>,
     /// From 0 to 2.
@@ -61,6 +74,15 @@ impl InvalidOpenAi {
     pub fn key(&self) -> &'static str {
         self.key
     }
+}
+
+/// What an answer is read as, and what the output must be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Promise<'a> {
+    /// Text; the object around it may have a shape.
+    Text(Option<&'a Shape>),
+    /// JSON of this shape.
+    Json(&'a Shape),
 }
 
 /// A promised shape, ready to check by.
@@ -96,6 +118,22 @@ impl CheckedSettings {
             .map_err(|error| InvalidOpenAi::new("prompt", "(a template)", error))?;
         let shape = settings.schema.clone().map(Shape::try_new).transpose()?;
         Ok(Self { settings, prompt, shape })
+    }
+}
+
+impl CheckedSettings {
+    /// What its output must be.
+    pub(super) fn promise(&self) -> Promise<'_> {
+        match (&self.shape, self.settings.answer) {
+            (None, _) => Promise::Text(None),
+            (Some(shape), Answer::Text) => Promise::Text(Some(shape)),
+            (Some(shape), Answer::Json) => Promise::Json(shape),
+        }
+    }
+
+    /// The shape that the model itself is asked for.
+    pub(super) fn json_shape(&self) -> Option<&Shape> {
+        self.shape.as_ref().filter(|_| self.settings.answer == Answer::Json)
     }
 }
 

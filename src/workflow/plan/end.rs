@@ -29,12 +29,12 @@ impl RunPlan {
             if has_started || end.status != StepStatus::Cancelled {
                 self.emit_end(step, index, &end, None);
             }
-            self.set_state(step, place, ItemState::Ended(end));
+            self.set_state(step, place, ItemState::Ended(Box::new(end)));
             self.steps[step].round_mut().unfinished -= 1;
             self.join_if_done(step, now);
         } else {
             // The one item of a plain step ends as its round does; the round keeps the output.
-            self.set_state(step, place, ItemState::Ended(End { output: None, ..end.clone() }));
+            self.set_state(step, place, ItemState::Ended(Box::new(End { output: None, ..end.clone() })));
             self.steps[step].round_mut().unfinished -= 1;
             self.finish_round(step, end, now);
         }
@@ -80,7 +80,7 @@ impl RunPlan {
             if has_started {
                 self.emit_end(step, index, end, None);
             }
-            self.set_state(step, place, ItemState::Ended(end.clone()));
+            self.set_state(step, place, ItemState::Ended(Box::new(end.clone())));
             let round = self.steps[step].round_mut();
             round.items[place].ended = has_started.then_some(now);
             round.unfinished -= 1;

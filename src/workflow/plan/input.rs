@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// The input as expressions see it: what may be missing and is not given is null. An error is INVALID_REQUEST.
+/// The input as expressions see it: what may be missing and is not given is null. An error is `INVALID_REQUEST`.
 pub(super) fn complete(workflow: &Workflow, given: &Map<String, Value>) -> Result<Value, Box<Envelope>> {
     let mut faults = Vec::new();
     let mut input = Map::new();

@@ -97,31 +97,31 @@ impl RunPlan {
         let gave_up = end.degraded.as_ref().filter(|degraded| degraded.action == BEST_SO_FAR);
         let over = |judged, stop, result, degraded| LoopDecision::Over { judged, stop, result, degraded };
         if let Some(degraded) = gave_up {
-            let stop = match degraded.cause {
+            let reason = match degraded.cause {
                 Cause::Budget => Stop::Budget,
                 _ if step == found.reviewer => Stop::ReviewerDown,
                 _ => Stop::NoImprovement,
             };
-            return over(None, stop, best(state, None).unwrap_or(here), Some(degraded.clone()));
+            return over(None, reason, best(state, None).unwrap_or(here), Some(degraded.clone()));
         }
         let is_verdict = step == found.reviewer && !matches!(end.status, StepStatus::Failed | StepStatus::Cancelled);
         if !is_verdict {
             return LoopDecision::None;
         }
         let Some(review) = review else {
-            let stop = match end.cause {
+            let reason = match end.cause {
                 None => Stop::NotReviewed,
                 Some(Cause::Budget) => Stop::Budget,
                 Some(_) => Stop::ReviewerDown,
             };
-            return over(None, stop, best(state, None).unwrap_or(here), None);
+            return over(None, reason, best(state, None).unwrap_or(here), None);
         };
         if review.passed {
             return over(Some(here), Stop::Passed, here, None);
         }
         let target_end = self.steps[found.target].round().end.as_ref();
         let can_improve = target_end.is_some_and(|end| end.status == StepStatus::Succeeded);
-        let stop = if iteration >= found.revisions_max {
+        let reason = if iteration >= found.revisions_max {
             Stop::Cap
         } else if !can_improve || in_vain(state, here) >= IN_VAIN_MAX {
             Stop::NoImprovement
@@ -130,7 +130,7 @@ impl RunPlan {
         } else {
             return LoopDecision::Again(here);
         };
-        over(Some(here), stop, best(state, Some(here)).unwrap_or(here), None)
+        over(Some(here), reason, best(state, Some(here)).unwrap_or(here), None)
     }
 
     /// Carries a decision out.

@@ -72,7 +72,7 @@ pub struct RunPlan {
 }
 
 impl RunPlan {
-    /// A run that was accepted and has not started. The error is INVALID_REQUEST and names every input that does not fit.
+    /// A run that was accepted and has not started. The error is `INVALID_REQUEST` and names every input that does not fit.
     pub fn new(workflow: Arc<Workflow>, input: &Map<String, Json>, seed: RunSeed) -> Result<Self, Box<Envelope>> {
         let input = from_json(&input::complete(&workflow, input)?);
         let allowed = seed.deadline.map_or(workflow.deadline(), |given| given.min(workflow.deadline()));

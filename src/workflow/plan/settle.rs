@@ -1,7 +1,7 @@
 //! What becomes of a refusal or failure: wait, go on without, go on with the default, or fail. The author's word first, then
 //! whether the step is optional, then what its cause allows. Only what was refused by us and never sent is asked for again.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use serde_json::json;
 
@@ -178,17 +178,14 @@ impl RunPlan {
 /// The length of a value as JSON text, without making the text.
 pub(super) fn json_bytes(value: &serde_json::Value) -> usize {
     struct Counter(usize);
-    impl std::io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
+    impl std::fmt::Write for Counter {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0 += text.len();
             Ok(())
         }
     }
     let mut counter = Counter(0);
-    // Counting cannot fail, and a JSON value has text keys only.
-    let _ = serde_json::to_writer(&mut counter, value);
+    // Counting cannot fail.
+    let _ = write!(counter, "{value}");
     counter.0
 }

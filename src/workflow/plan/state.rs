@@ -52,7 +52,7 @@ pub(super) enum ItemState {
     /// Until a time, a change of the gate, or both.
     Parked { until: Option<Timestamp>, cause: Cause, reason: String },
     /// Over.
-    Ended(End),
+    Ended(Box<End>),
 }
 
 /// One call of a step: the step itself, or one item of its `map`.

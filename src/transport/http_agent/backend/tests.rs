@@ -125,15 +125,19 @@ async fn a_stream_that_was_not_asked_for_is_read_all_the_same() {
 async fn clocks_of_a_stream() {
     let first = Step::Send(b"data: {\"delta\": \"a\"}\n\n".to_vec());
     let alive = [Step::Send(b": alive\n\n".to_vec()), Step::Pause(Duration::from_millis(40))];
-    let beats: Vec<Step> = alive.iter().cycle().take(20).cloned().collect();
+    let beats: Vec<Step> = alive.iter().cycle().take(60).cloned().collect();
     for (steps, want) in [
         (vec![Step::UntilClosed], TimeoutKind::FirstToken),
         ([vec![stream_head()], beats.clone()].concat(), TimeoutKind::FirstToken),
         ([vec![stream_head(), first], beats].concat(), TimeoutKind::Stall),
     ] {
         let server = FakeServer::start(vec![steps]).await;
-        let timeouts =
-            AttemptTimeouts { first_token: Some(Duration::from_millis(150)), stall: Some(Duration::from_millis(120)) };
+        // The clock that is not asked is far away, so that a busy machine cannot make it ring first.
+        let waits_for_content = want == TimeoutKind::FirstToken;
+        let timeouts = AttemptTimeouts {
+            first_token: Some(Duration::from_millis(if waits_for_content { 200 } else { 20_000 })),
+            stall: Some(Duration::from_millis(200)),
+        };
         let request = crate::runtime::ports::AttemptRequest { timeouts, ..request(json!({})) };
         let done = watched(&agent(&server, &at_path("/")), &request).await;
         assert_eq!(done.failure().ending, Ending::Timeout { timeout: want });

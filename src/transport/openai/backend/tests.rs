@@ -200,7 +200,7 @@ async fn a_prompt_that_cannot_be_filled_is_not_sent() {
 #[tokio::test]
 async fn clocks() {
     let beat = [Step::Send(b": alive\n\n".to_vec()), Step::Pause(Duration::from_millis(40))];
-    let beats: Vec<Step> = beat.iter().cycle().take(20).cloned().collect();
+    let beats: Vec<Step> = beat.iter().cycle().take(60).cloned().collect();
     let content = Step::Send(frame("a").into_bytes());
     let role =
         Step::Send(b"data: {\"choices\": [{\"delta\": {\"role\": \"assistant\", \"content\": null}}]}\n\n".to_vec());
@@ -213,8 +213,12 @@ async fn clocks() {
         (hangs_after_stop, Ok(json!({"text": "a"}))),
     ] {
         let server = FakeServer::start(vec![steps]).await;
-        let timeouts =
-            AttemptTimeouts { first_token: Some(Duration::from_millis(150)), stall: Some(Duration::from_millis(120)) };
+        // The clock that is not asked is far away, so that a busy machine cannot make it ring first.
+        let waits_for_content = want == Err(TimeoutKind::FirstToken);
+        let timeouts = AttemptTimeouts {
+            first_token: Some(Duration::from_millis(if waits_for_content { 200 } else { 20_000 })),
+            stall: Some(Duration::from_millis(200)),
+        };
         let request = AttemptRequest { timeouts, ..request(notes()) };
         let done = unwatched(&agent(&server, settings()), &request).await;
         let got = done.ended.map(|reply| reply.output).map_err(|failure| failure.ending);

@@ -16,7 +16,7 @@ use crate::{
     workflow::{
         builder::{StepBuilder, WorkflowBuilder},
         plan::{
-            action::{CallDone, Resend, StepKey},
+            action::{Action, CallDone, Resend, StepKey},
             run_plan::RunPlan,
             why::Why,
         },
@@ -213,8 +213,8 @@ fn news_of_unknown_calls_changes_nothing() {
     let mut plan = RunPlan::new(Arc::new(workflow), &serde_json::Map::new(), seed(None)).unwrap();
     let gates = super::world::TestGates::default();
     let key = StepKey { step: 0, index: None, iteration: 0 };
-    let failure = || Err(failed(ErrorCode::AgentTimeout, None, Resend::Never));
-    assert!(plan.replied(key, failure(), Timestamp::ZERO, &gates).is_empty(), "not started");
+    let failure = || failed(ErrorCode::AgentTimeout, None, Resend::Never);
+    assert!(plan.replied(key, Err(failure()), Timestamp::ZERO, &gates).is_empty(), "not started");
     assert!(!plan.start(Timestamp::ZERO, &gates).is_empty());
     for strange in [
         StepKey { step: 9, ..key },
@@ -222,7 +222,7 @@ fn news_of_unknown_calls_changes_nothing() {
         StepKey { index: Some(0), ..key },
         StepKey { index: Some(u32::MAX), ..key },
     ] {
-        assert!(plan.replied(strange, failure(), Timestamp::ZERO, &gates).is_empty(), "{strange:?}");
+        assert!(plan.replied(strange, Err(failure()), Timestamp::ZERO, &gates).is_empty(), "{strange:?}");
         plan.line_left(strange, Timestamp::ZERO);
     }
     assert_eq!(plan.status(), RunStatus::Running);
@@ -240,6 +240,26 @@ fn an_answer_at_the_last_moment_counts() {
         .run();
     assert_eq!(world.status(), RunStatus::TimedOut);
     assert_eq!(world.called(), ["0 a", "999 b"]);
+}
+
+#[test]
+fn an_answer_after_the_deadline_begins_nothing() {
+    let agents = AGENTS.iter().map(|name| Name::try_new(name).unwrap()).collect();
+    let gates = super::world::TestGates::default();
+    for (steps, want) in [(&["a"][..], RunStatus::Completed), (&["a", "b"], RunStatus::TimedOut)] {
+        let text = format!("[workflow]\nname = \"w\"\noutput = \"1\"\n{}", chain(steps));
+        let workflow = crate::workflow::check::load("w.toml", text.as_bytes(), &agents).unwrap();
+        let mut plan = RunPlan::new(Arc::new(workflow), &serde_json::Map::new(), seed(None)).unwrap();
+        plan.start(Timestamp::ZERO, &gates);
+        let key = StepKey { step: 0, index: None, iteration: 0 };
+        let done = CallDone { output: json!(1), usage: None, attempts: Vec::new() };
+        // The timer of the deadline was due as well, but this news was first in the mailbox.
+        let late = plan.deadline().after(Duration::from_millis(1));
+        let actions = plan.replied(key, Ok(done), late, &gates);
+        assert!(!actions.iter().any(|action| matches!(action, Action::Call(_) | Action::Abort(_))), "{actions:?}");
+        assert_eq!((plan.status(), actions.last()), (want, Some(&Action::Finished)));
+        assert_eq!(plan.record().steps[0].status, StepStatus::Succeeded, "what was answered is kept");
+    }
 }
 
 #[test]

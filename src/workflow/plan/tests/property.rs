@@ -69,7 +69,8 @@ fn step(at: usize) -> impl Strategy<Value = String> {
         let mut text =
             format!("[[step]]\nid = \"s{at}\"\nagent = \"{}\"\nin = {{ {} }}\n", AGENTS[agent], seen.join(", "));
         if let (true, Some(target), false) = (revises, names.first(), extra.starts_with("map")) {
-            text.push_str(&format!("revise = {{ step = \"{target}\", until = \"output.score >= 80\", max = 2 }}\n"));
+            let revise = format!("revise = {{ step = \"{target}\", until = \"output.score >= 80\", max = 2 }}\n");
+            text.push_str(&revise);
         }
         text + &extra
     })

@@ -79,7 +79,7 @@ impl Gates for TestGates {
 
 #[derive(Debug)]
 enum News {
-    Reply(StepKey, Result<CallDone, CallFailed>),
+    Reply(StepKey, Box<Result<CallDone, CallFailed>>),
     SlotFree(StepKey),
     Gate(String),
     Cancel,
@@ -215,10 +215,10 @@ impl World {
         match news {
             News::Reply(key, result) => {
                 if self.open.remove(&key) {
-                    let resend = matches!(&result, Err(failed) if failed.resend == Resend::Allowed);
+                    let resend = matches!(&*result, Err(failed) if failed.resend == Resend::Allowed);
                     self.may_resend.insert(key, resend);
                 }
-                self.plan.replied(key, result, self.now, &self.gates)
+                self.plan.replied(key, *result, self.now, &self.gates)
             }
             News::SlotFree(key) => {
                 if self.open.contains(&key)
@@ -249,7 +249,10 @@ impl World {
                     assert!(self.open.insert(request.key), "{:?} is in line twice", request.key);
                     let at = self.now.after(Duration::from_millis(self.line_wait_ms));
                     let news = if self.line_is_full {
-                        News::Reply(request.key, Err(failed(ErrorCode::AgentBulkheadFull, Some(1.0), Resend::Allowed)))
+                        News::Reply(
+                            request.key,
+                            Box::new(Err(failed(ErrorCode::AgentBulkheadFull, Some(1.0), Resend::Allowed))),
+                        )
                     } else {
                         News::SlotFree(request.key)
                     };
@@ -285,7 +288,7 @@ impl World {
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),
             Answer::Refused(code, retry_after) => (at(0), Err(failed(code, retry_after, Resend::Allowed))),
         };
-        self.later(at, News::Reply(request.key, result));
+        self.later(at, News::Reply(request.key, Box::new(result)));
     }
 
     fn later(&mut self, at: Timestamp, news: News) {
@@ -399,10 +402,9 @@ pub(super) fn nothing() -> Value {
 
 /// Steps that need each other in a row: a, b, c, ...
 pub(super) fn chain(ids: &[&str]) -> String {
-    let mut text = String::new();
-    for (at, id) in ids.iter().enumerate() {
-        let needs = at.checked_sub(1).map(|before| json!([ids[before]]).to_string()).unwrap_or_else(|| "[]".to_owned());
-        text.push_str(&format!("[[step]]\nid = \"{id}\"\nagent = \"{id}\"\nneeds = {needs}\n"));
-    }
-    text
+    let steps = ids.iter().enumerate().map(|(at, id)| {
+        let needs = at.checked_sub(1).map_or_else(|| "[]".to_owned(), |before| json!([ids[before]]).to_string());
+        format!("[[step]]\nid = \"{id}\"\nagent = \"{id}\"\nneeds = {needs}\n")
+    });
+    steps.collect()
 }

@@ -1,0 +1,192 @@
+//! Real threads: what is counted by compare-and-swap stays exact whatever the scheduler does.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use watertight::{
+    model::clock::Timestamp,
+    policy::breaker::{settings::HalfOpenBy, state::StateName},
+    runtime::{
+        call::CallRequest,
+        engine::{Part, Runtime},
+        ports::Clock,
+        settings::AgentSettings,
+    },
+};
+
+use crate::{
+    kit::{Answer, Scripted, agent, builder, call_later, code, one_agent, provider},
+    support::{ms, s},
+};
+
+/// A clock in the test's hand; tokio's own timers run on real time and are too far away to matter.
+struct HandClock(AtomicU64);
+
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn unix_ms(&self, at: Timestamp) -> u64 {
+        at.millis()
+    }
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(ms(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+async fn opened(settings: AgentSettings, clock: Arc<HandClock>) -> (Runtime, Arc<Scripted>) {
+    let backend = Scripted::always(Answer::status(503));
+    let runtime =
+        builder().clock(clock).provider(provider("local")).agent(settings, backend.clone()).start().await.unwrap();
+    for _ in 0..5 {
+        let _ = runtime.agent("draft").unwrap().call(CallRequest::of(serde_json::Value::Null)).await;
+    }
+    until("open", || runtime.breaker("agent:draft").unwrap().state == StateName::Open).await;
+    (runtime, backend)
+}
+
+/// B02: a thousand callers in the same moment against a breaker whose open time is over: exactly five pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_thousand_callers_five_trials() {
+    for round in 0..20 {
+        let mut settings = agent("draft", "local");
+        settings.slots = 100;
+        let clock = Arc::new(HandClock(AtomicU64::new(0)));
+        let (runtime, backend) = opened(settings, clock.clone()).await;
+        backend.now(Answer::Hang);
+        clock.0.store(31_000, Ordering::SeqCst);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let callers: Vec<_> = (0..1_000)
+            .map(|_| {
+                let (handle, refused) = (runtime.agent("draft").unwrap(), refused.clone());
+                tokio::spawn(async move {
+                    let error = handle.call(CallRequest::of(serde_json::Value::Null)).await.unwrap_err();
+                    if error.nothing_sent {
+                        assert_eq!(error.envelope.error_code.as_str(), "AGENT_CIRCUIT_OPEN");
+                        assert!(error.envelope.retry_after.unwrap() >= 1.0);
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        until("995 refused", || refused.load(Ordering::SeqCst) == 995).await;
+        until("5 sent", || backend.count() == 5 + 5).await;
+        assert_eq!(runtime.agent("draft").unwrap().in_flight(), 5, "round {round}");
+        drop(runtime);
+        for caller in callers {
+            caller.await.unwrap();
+        }
+    }
+}
+
+/// Callers storm while the supervisor's own timer, late results and its restarts change the gate under them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn five_trials_whoever_opens_the_gate() {
+    for round in 0..24 {
+        let mut settings = agent("draft", "local");
+        settings.slots = 100;
+        settings.breaker.open = ms(20);
+        settings.breaker.open_max = ms(20);
+        settings.breaker.half_open_by = if round % 2 == 0 { HalfOpenBy::Timer } else { HalfOpenBy::FirstCall };
+        // Late results of the first generation keep arriving in the very moments in which it is turned half-open.
+        let backend = Scripted::new(|_, number| match number {
+            0..40 => Answer::status(404).after(ms(10 + number as u64 / 2)),
+            40..45 => Answer::status(503),
+            _ => Answer::Hang,
+        });
+        let runtime = one_agent(settings, backend.clone()).await;
+        let late: Vec<_> = (0..40).map(|_| call_later(&runtime, "draft")).collect();
+        until("40 sent", || backend.count() == 40).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..5 {
+            let _ = runtime.agent("draft").unwrap().call(CallRequest::of(serde_json::Value::Null)).await;
+        }
+        until("open", || runtime.breaker("agent:draft").unwrap().state != StateName::Closed).await;
+        let storm: Vec<_> = (0..16)
+            .map(|_| {
+                let (handle, stop) = (runtime.agent("draft").unwrap(), stop.clone());
+                tokio::spawn(async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        let call = handle.call(CallRequest::of(serde_json::Value::Null));
+                        let _ = tokio::time::timeout(Duration::from_secs(10), call).await;
+                        tokio::task::yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        tokio::time::sleep(ms(60)).await;
+        assert_eq!(backend.count() - 45, 5, "round {round}");
+        stop.store(true, Ordering::SeqCst);
+        drop(runtime);
+        for task in storm.into_iter() {
+            task.await.unwrap();
+        }
+        for call in late {
+            let _ = call.await.unwrap();
+        }
+    }
+}
+
+/// Whatever ends on eight threads at once, in all kinds of ways: no slot is lost and the cap always holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn slots_stay_exact_under_a_storm() {
+    let mut settings = agent("draft", "local");
+    (settings.slots, settings.restart.max) = (7, u32::MAX);
+    settings.breaker.mode = watertight::policy::breaker::settings::Mode::Disabled;
+    let backend = Scripted::new(|_, number| match number % 6 {
+        0 => Answer::Panic,
+        1 => Answer::status(503),
+        2 => Answer::Good,
+        3 => Answer::Good.after(ms(1)),
+        4 => Answer::Hang,
+        _ => Answer::Content(Box::new(Answer::Good.after(ms(2)))),
+    });
+    let mut local = provider("local");
+    local.slots = Some(7);
+    let runtime = builder().provider(local).agent(settings, backend.clone()).start().await.unwrap();
+    let storm: Vec<_> = (0..32)
+        .map(|worker: u64| {
+            let handle = runtime.agent("draft").unwrap();
+            tokio::spawn(async move {
+                for turn in 0..150 {
+                    let call = handle.call(CallRequest::of(serde_json::Value::Null));
+                    let _ = tokio::time::timeout(Duration::from_micros((worker * 37 + turn * 211) % 4_000), call).await;
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for turn in 0..20 {
+        tokio::time::sleep(ms(10)).await;
+        runtime.crash(if turn % 2 == 0 { Part::Agent("draft") } else { Part::Supervisor }).unwrap();
+    }
+    for task in storm {
+        task.await.unwrap();
+    }
+    assert!(backend.peak.load(Ordering::SeqCst) <= 7);
+    until("all slots back", || runtime.agent("draft").unwrap().in_flight() == 0).await;
+    backend.now(Answer::Hang);
+    let held: Vec<_> = (0..20).map(|_| call_later(&runtime, "draft")).collect();
+    until("7 sent", || runtime.agent("draft").unwrap().in_flight() == 7).await;
+    let mut refused = 0;
+    for call in held {
+        if let Ok(ended) = tokio::time::timeout(s(1), call).await {
+            assert_eq!(code(&ended.unwrap()), "AGENT_BULKHEAD_FULL");
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 13, "the provider's slots are all back too");
+}
