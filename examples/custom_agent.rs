@@ -38,6 +38,7 @@ struct Headline {
 }
 
 /// Pure work on a thread of its own. A text without words is the caller's fault: it opens no breaker and is not tried again.
+#[allow(clippy::needless_pass_by_value, reason = "an agent owns its input")]
 fn count(input: Text, _: &CallInfo) -> Result<Counted, AgentFailure> {
     let longest = input.text.split_whitespace().max_by_key(|word| word.chars().count());
     let longest = longest.ok_or_else(|| AgentFailure::rejected("there is not one word in it"))?;

@@ -20,7 +20,7 @@ use crate::{
     },
     transport::{
         client::{ProviderClient, ProviderOptions},
-        http_agent::{backend::HttpAgent, mapping::HttpMapping},
+        http_agent::{backend::HttpAgent, mapping::HttpMapping, starting::StartingHttpAgent},
         openai::{
             backend::OpenAiAgent,
             settings::{Answer, OpenAiSettings, StreamUpstream},
@@ -77,13 +77,15 @@ impl Backends {
             AgentBackend::Http(http) => {
                 let client = self.required(name, &agent.settings.provider)?;
                 let mapping = mapping_of(project, http)?;
-                let backend = HttpAgent::try_new(client, &mapping).map_err(|error| wrong(&error))?;
-                match &http.schema {
-                    Some(schema) => {
-                        Ok(Arc::new(Promised::try_new(Arc::new(backend), schema).map_err(|error| wrong(&error))?))
-                    }
-                    None => Ok(Arc::new(backend)),
+                let agent = HttpAgent::try_new(Arc::clone(&client), &mapping).map_err(|error| wrong(&error))?;
+                let mut backend: Arc<dyn Backend> = Arc::new(agent);
+                if let Some(path) = &http.health {
+                    backend = Arc::new(StartingHttpAgent::new(backend, client, path));
                 }
+                if let Some(schema) = &http.schema {
+                    backend = Arc::new(Promised::try_new(backend, schema).map_err(|error| wrong(&error))?);
+                }
+                Ok(backend)
             }
             AgentBackend::OpenAi(model) => {
                 let client = self.required(name, &agent.settings.provider)?;

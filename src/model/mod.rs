@@ -1,5 +1,6 @@
 //! The words of the domain: plain values that every floor above may name. Serde only; nothing here decides anything.
 
+pub mod call_log;
 pub mod clock;
 pub mod contract;
 pub mod duration;

@@ -57,8 +57,8 @@ impl std::fmt::Debug for RunHandle {
 }
 
 impl Runtime {
-    /// Starts a run. Refused with INVALID_REQUEST if an input does not fit, with NOT_FOUND if an agent is not here, with LOAD_SHED if
-    /// too many runs are live, with SHUTTING_DOWN while stopping.
+    /// Starts a run. Refused with `INVALID_REQUEST` if an input does not fit, with `NOT_FOUND` if an agent is not here, with `LOAD_SHED` if
+    /// too many runs are live, with `SHUTTING_DOWN` while stopping.
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
         if shared.stopping.is_cancelled() {

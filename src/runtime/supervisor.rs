@@ -137,7 +137,7 @@ impl SupervisorActor {
                 }
             }
             SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
-                book.trial_taken(breaker, pass, opened_it, at)
+                book.trial_taken(breaker, pass, opened_it, at);
             }
             SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
             SupervisorMessage::Died { agent, quarantine } => {

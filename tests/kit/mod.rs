@@ -1,4 +1,5 @@
 //! The test kit: scripted agents, virtual time and assertions on transitions. The far end of every port is in the test's hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test kit fails loudly")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of the kit")]
 
 use std::{

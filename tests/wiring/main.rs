@@ -2,6 +2,13 @@
 //! for the few tests that need real threads.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
+#![allow(
+    clippy::needless_for_each,
+    clippy::unchecked_time_subtraction,
+    clippy::cast_possible_truncation,
+    reason = "small numbers of a test"
+)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
 #[path = "../kit/mod.rs"]
 mod kit;
