@@ -92,6 +92,8 @@ mod tests {
         };
         let text = serde_json::to_string(&full).unwrap();
         assert_eq!(serde_json::from_str::<CallRecord>(&text).unwrap(), full);
-        assert!(serde_json::from_str::<CallRecord>(r#"{"ts_ms":1,"agent":"a","duration_ms":1,"status":1,"x":1}"#).is_err());
+        assert!(
+            serde_json::from_str::<CallRecord>(r#"{"ts_ms":1,"agent":"a","duration_ms":1,"status":1,"x":1}"#).is_err()
+        );
     }
 }
