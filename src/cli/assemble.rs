@@ -9,7 +9,12 @@ use super::{exit::Stop, project::Project};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
-    runtime::{builder::RuntimeBuilder, engine::Runtime, ports::Backend, promise::Promised},
+    runtime::{
+        builder::RuntimeBuilder,
+        engine::Runtime,
+        ports::{Backend, CallLog},
+        promise::Promised,
+    },
     settings::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
@@ -103,9 +108,16 @@ impl Backends {
 }
 
 /// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Runtime, Stop> {
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
+    if let Some(call_log) = call_log {
+        builder = builder.call_log(call_log);
+    }
     for Provider { settings: provider, .. } in &settings.providers {
         builder = builder.provider(provider.clone());
     }

@@ -3,6 +3,7 @@
 mod agent_command;
 mod args;
 mod assemble;
+mod call_log_file;
 mod check_command;
 mod exit;
 mod init_command;

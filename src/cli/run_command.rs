@@ -4,7 +4,9 @@ use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use super::{args::RunArgs, assemble, exit::Stop, input, progress::Progress, project::Project};
+use super::{
+    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, progress::Progress, project::Project,
+};
 use crate::{
     model::{
         duration,
@@ -13,6 +15,7 @@ use crate::{
     runtime::{
         call::CallContext,
         engine::Runtime,
+        ports::CallLog,
         run_handle::{RunHandle, RunRequest},
     },
 };
@@ -40,7 +43,9 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
     let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
-    let runtime = assemble::runtime(&project, &settings).await?;
+    let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
+    let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
+    let runtime = assemble::runtime(&project, &settings, call_log).await?;
     let language = settings.run.language;
     let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
@@ -49,6 +54,9 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     runtime.stop(Duration::ZERO).await;
     let record = record.map_or_else(|| run.record(), |record| (*record).clone());
     show(&record, args.json, language)?;
+    if let Some(log) = log {
+        log.close()?;
+    }
     if interrupted {
         return Err(Stop::Interrupted);
     }

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     agent_actor::Job,
     call::{CallError, CallReply, CallRequest},
+    call_record::{Caller, logged_call},
     core::{AgentCore, Shared, lock},
     permit::Permit,
     ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
@@ -51,7 +52,8 @@ struct Call {
     end: Timestamp,
     /// When the caller's or run's ends, if it has one.
     deadline: Option<Timestamp>,
-    call_id: String,
+    id: String,
+    caller: Caller,
     slow: bool,
     records: Vec<AttemptRecord>,
     /// When the attempt under way began.
@@ -73,7 +75,8 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            call_id: uuid::Uuid::now_v7().to_string(),
+            id: uuid::Uuid::now_v7().to_string(),
+            caller: Caller::of(&request.context),
             started,
             shared,
             agent,
@@ -137,10 +140,10 @@ impl Call {
         AttemptRequest {
             agent: settings.name.clone(),
             input: Arc::clone(&request.input),
-            call_id: self.call_id.clone(),
+            call_id: self.id.clone(),
             run_id: context.run_id.clone(),
             attempt,
-            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.call_id.clone()),
+            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.id.clone()),
             traceparent: context.traceparent.clone(),
             deadline,
             tenant: context.tenant.clone(),
@@ -340,6 +343,9 @@ impl Call {
                 })
             }
         };
+        if let Some(log) = &self.shared.call_log {
+            log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
+        }
         let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit: self.permit };
         if !self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts))) {
             super::metric::count(super::metric::OUTCOMES_LOST, Vec::new(), 1);

@@ -14,7 +14,7 @@ use super::{
     gate::Gate,
     metric,
     orchestrator::OrchestratorMessage,
-    ports::{Backend, Clock},
+    ports::{Backend, CallLog, Clock},
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };
@@ -134,6 +134,8 @@ pub(crate) struct Shared {
     /// The orchestrator was told of a free slot and has not looked yet.
     pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// Where finished calls are written down, if anywhere.
+    pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }
 
 impl Shared {

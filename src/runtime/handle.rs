@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     agent_actor::{AgentMessage, Job},
     call::{CallContext, CallError, CallReply, CallRequest},
+    call_record::{Caller, logged_refusal},
     core::{AgentCore, Guard, Shared, lock},
     gate::Passed,
     metric,
@@ -41,7 +42,7 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal))?;
+        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
         self.call_admitted(permit, request).await
     }
 
@@ -51,13 +52,15 @@ impl AgentHandle {
         let cancel = self.shared.aborting.child_token();
         // Whoever drops this future cancels the call.
         let _cancel_on_drop = cancel.clone().drop_guard();
+        // Only a log asks who it was that a dying actor's call was for.
+        let context = if self.shared.call_log.is_some() { request.context.clone() } else { CallContext::default() };
         let job = Job::new(request, permit, reply, cancel);
         // Where the actor is gone the job is dropped here, and with it the permit and the reply port.
         self.agent.address.cast(AgentMessage::Call(Box::new(job)));
         match answer.await {
             Ok(result) => result,
-            Err(_) if self.shared.stopping.is_cancelled() => Err(self.refused(&Refusal::ShuttingDown)),
-            Err(_) => Err(self.refused(&Refusal::Restarted)),
+            Err(_) if self.shared.stopping.is_cancelled() => Err(self.refused(&Refusal::ShuttingDown, &context)),
+            Err(_) => Err(self.refused(&Refusal::Restarted, &context)),
         }
     }
 
@@ -102,14 +105,17 @@ impl AgentHandle {
         view
     }
 
-    /// The refusal as an error, counted.
-    pub(crate) fn refused(&self, refusal: &Refusal) -> CallError {
+    /// The refusal as an error, counted and logged.
+    pub(crate) fn refused(&self, refusal: &Refusal, context: &CallContext) -> CallError {
         let envelope = refusal.to_envelope(self.name().as_str());
         let labels = vec![
             metrics::Label::new("agent", self.name().as_str().to_owned()),
             metrics::Label::from_static_parts("reason", envelope.error_code.as_str()),
         ];
         metric::count(metric::REFUSED, labels, 1);
+        if let Some(log) = &self.shared.call_log {
+            log.finished(logged_refusal(&self.shared, &self.agent, &envelope, Caller::of(context)));
+        }
         CallError::refused(envelope)
     }
 

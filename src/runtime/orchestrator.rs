@@ -200,7 +200,7 @@ impl OrchestratorActor {
             Err(refusal @ Refusal::Bulkhead { .. }) => {
                 Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
             }
-            Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal).envelope)),
+            Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal, &context).envelope)),
         }
     }
 

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::model::{
+    call_log::CallRecord,
     clock::Timestamp,
     name::Name,
     reply::{AttemptFailure, Reply},
@@ -57,6 +58,12 @@ impl Clock for TokioClock {
     fn unix_ms(&self, at: Timestamp) -> u64 {
         self.started_unix_ms.saturating_add(at.millis())
     }
+}
+
+/// Where finished calls are written down, one record each: what replay reads. Called on a worker thread, so it must not block.
+pub trait CallLog: Send + Sync + 'static {
+    /// A call ended, or was refused.
+    fn finished(&self, record: CallRecord);
 }
 
 /// The timeouts that an attempt's backend keeps itself. The timeout of the whole attempt is kept by the runtime.
