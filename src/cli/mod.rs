@@ -12,7 +12,9 @@ mod main;
 mod places;
 mod progress;
 mod project;
+mod report;
 mod run_command;
+mod say;
 mod table;
 
 pub use main::main;

@@ -119,6 +119,7 @@ impl Call {
             match self.plan(&failure, attempt, &progress) {
                 Next::Stop(stop) => return (Err(failure), Some(stop)),
                 Next::Again { after } => {
+                    self.tell_retried(request);
                     let waited = tokio::time::timeout(after, cancel.cancelled()).await;
                     if waited.is_ok() {
                         return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -133,6 +134,13 @@ impl Call {
             }
         }
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
+    }
+
+    /// A watcher that is slow or gone misses it; the record of the call has it all the same.
+    fn tell_retried(&self, request: &CallRequest) {
+        if let (Some(retried), Some(record)) = (&request.retried, self.records.last()) {
+            let _ = retried.try_send(record.clone());
+        }
     }
 
     fn attempt_request(&self, request: &CallRequest, attempt: u32, deadline: Duration) -> AttemptRequest {

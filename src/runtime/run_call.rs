@@ -14,7 +14,7 @@ use super::{
     run_cell::{RunCell, Told},
 };
 use crate::{
-    model::{envelope::Envelope, event::EventType},
+    model::{envelope::Envelope, event::EventType, run::AttemptRecord},
     workflow::plan::{
         action::{CallDone, CallFailed, CallRequest as StepRequest, Resend},
         run_plan::RunPlan,
@@ -23,6 +23,8 @@ use crate::{
 
 /// Pieces of content are gathered for so long before they become one event.
 const DELTA_GATHER: Duration = Duration::from_millis(200);
+/// Retries that may be under way to a run.
+const RETRIES_MAX: usize = 16;
 /// Pieces that may be under way between an attempt and its run.
 const DELTAS_MAX: usize = 64;
 
@@ -56,12 +58,18 @@ pub(crate) fn start(
     let streams = handle.agent.settings.timeouts.first_token.is_some();
     let (deltas, pieces) = mpsc::channel(DELTAS_MAX);
     let deltas = streams.then_some(deltas);
-    let call = CallRequest { input: Arc::clone(&request.input), context, deltas };
+    let (retried, retries) = mpsc::channel(RETRIES_MAX);
+    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried) };
     shared.tracker.clone().spawn(async move {
         let answer = handle.call_admitted(permit, call);
-        let told = follow(answer, pieces, streams, |text| {
-            let data = json!({ "text": text, "index": key.index, "iteration": key.iteration });
-            run.append(&handle.shared, EventType::StepDelta, Some(step.clone()), data);
+        let told = follow(answer, pieces, retries, |news| {
+            let (kind, mut data) = match news {
+                News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
+                News::Retried(attempt) => (EventType::StepRetried, json!(attempt)),
+            };
+            data["index"] = json!(key.index);
+            data["iteration"] = json!(key.iteration);
+            run.append(&handle.shared, kind, Some(step.clone()), data);
         });
         tokio::select! {
             biased;
@@ -75,39 +83,47 @@ pub(crate) fn start(
     });
 }
 
-/// Waits for the answer and passes gathered content on; the last piece before the answer.
+/// What a call shows of itself before it ends.
+enum News {
+    Content(String),
+    Retried(AttemptRecord),
+}
+
+/// Waits for the answer and passes on what happens meanwhile; the last piece before the answer.
 async fn follow(
     answer: impl Future<Output = Result<CallReply, CallError>>,
     mut pieces: mpsc::Receiver<String>,
-    streams: bool,
-    pass_on: impl Fn(&str),
+    mut retries: mpsc::Receiver<AttemptRecord>,
+    pass_on: impl Fn(News),
 ) -> Result<CallReply, CallError> {
     tokio::pin!(answer);
-    if !streams {
-        return answer.await;
-    }
     let mut gathered = String::new();
     let flush = tokio::time::sleep(DELTA_GATHER);
     tokio::pin!(flush);
-    let mut open = true;
     let result = loop {
         tokio::select! {
             biased;
-            piece = pieces.recv(), if open => match piece {
-                Some(piece) => {
-                    if gathered.is_empty() {
-                        flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
-                    }
-                    gathered.push_str(&piece);
+            // An agent that does not stream has dropped its sender from the start.
+            Some(piece) = pieces.recv() => {
+                if gathered.is_empty() {
+                    flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
                 }
-                None => open = false,
-            },
-            () = &mut flush, if !gathered.is_empty() => pass_on(&std::mem::take(&mut gathered)),
+                gathered.push_str(&piece);
+            }
+            Some(attempt) = retries.recv() => pass_on(News::Retried(attempt)),
+            () = &mut flush, if !gathered.is_empty() => pass_on(News::Content(std::mem::take(&mut gathered))),
             result = &mut answer => break result,
         }
     };
+    // What came between the last look and the answer.
+    while let Ok(attempt) = retries.try_recv() {
+        pass_on(News::Retried(attempt));
+    }
+    while let Ok(piece) = pieces.try_recv() {
+        gathered.push_str(&piece);
+    }
     if !gathered.is_empty() {
-        pass_on(&gathered);
+        pass_on(News::Content(gathered));
     }
     result
 }

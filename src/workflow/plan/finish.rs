@@ -151,13 +151,18 @@ impl RunPlan {
                 let (step, data) = self.parked_data();
                 self.emit(EventType::RunParked, step, data);
             }
-            (RunStatus::Parked, true) => {
-                self.status = RunStatus::Running;
-                self.emit(EventType::RunResumed, None, json!({}));
-            }
+            (RunStatus::Parked, true) => self.resume(),
             _ => {}
         }
         self.ask_to_wake();
+    }
+
+    /// A parked run moves again; of one that moves already nothing is said.
+    pub(super) fn resume(&mut self) {
+        if self.status == RunStatus::Parked {
+            self.status = RunStatus::Running;
+            self.emit(EventType::RunResumed, None, json!({}));
+        }
     }
 
     /// Where a parked run waits: the gate that holds all of it, else the step that wakes first.
