@@ -16,7 +16,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{clock::Timestamp, envelope::Envelope, name::Name},
     policy::breaker::state::{GateView, Pass, PassKind},
 };
 
@@ -25,6 +25,21 @@ use crate::{
 pub struct AgentHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) agent: Arc<AgentCore>,
+}
+
+/// A refusal of our own as a value, before it is put into words.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{refusal}")]
+pub struct Refused {
+    agent: Name,
+    refusal: Refusal,
+}
+
+impl Refused {
+    /// The outward shape.
+    pub fn to_envelope(&self) -> Envelope {
+        self.refusal.to_envelope(self.agent.as_str())
+    }
 }
 
 impl std::fmt::Debug for AgentHandle {
@@ -44,6 +59,18 @@ impl AgentHandle {
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
         let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
         self.call_admitted(permit, request).await
+    }
+
+    /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
+    /// admission or a refusal costs, for measurements. Nothing is sent, no breaker learns anything.
+    pub fn admit_and_release(&self, context: &CallContext) -> Result<(), Refused> {
+        match self.admit(context) {
+            Ok(permit) => {
+                drop(permit);
+                Ok(())
+            }
+            Err(refusal) => Err(Refused { agent: self.name().clone(), refusal }),
+        }
     }
 
     /// Hands an admitted call to the actor and waits for its answer.
