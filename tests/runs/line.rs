@@ -54,7 +54,8 @@ async fn the_older_run_goes_first_though_the_younger_lined_up_before() {
     assert!(matches!(older.why(), Some(Why::Line { .. })), "{:?}", older.why());
     assert!(matches!(younger.why(), Some(Why::Line { .. })), "{:?}", younger.why());
     assert_eq!(code(&other.await.unwrap()), "OK");
-    (end(&older).await, end(&younger).await);
+    end(&older).await;
+    end(&younger).await;
     assert_eq!(callers(&scarce), [older.id(), younger.id()]);
 }
 
