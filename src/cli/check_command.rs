@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     model::reply::{AttemptFailure, Reply},
-    policy::verdict::{Keyed, judge},
+    policy::verdict::{Keyed, Verdict, judge},
     runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
     settings::{
         agent::Agent,
@@ -174,12 +174,31 @@ fn show_call(agent: &Agent, tap: &Tap, result: &Result<Reply, AttemptFailure>, j
     let exchange = tap.take();
     if json {
         let exchange = exchange.map(|exchange| json!({ "request": exchange.request, "answer": exchange.answer }));
-        let all = json!({ "agent": agent.settings.name, "exchange": exchange, "read": read, "verdict": format!("{verdict:?}") });
+        let all =
+            json!({ "agent": agent.settings.name, "exchange": exchange, "read": read, "verdict": word_of(verdict) });
         return print(&format!("{all}\n"));
     }
     match exchange {
         Some(exchange) => print(&format!("== request\n{}\n== answer\n{}\n", exchange.request, exchange.answer))?,
         None => print("== request\n(inside this program: nothing went over the wire)\n")?,
     }
-    print(&format!("== read as\n{read:#}\n== counts as\n{verdict:?}\n"))
+    print(&format!("== read as\n{read:#}\n== counts as\n{}\n", in_words(verdict)))
+}
+
+fn word_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Success => "success",
+        Verdict::Failure { .. } => "failure",
+        Verdict::Ignored => "ignored",
+    }
+}
+
+/// A verdict with what it means for the agent's breaker.
+fn in_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Success => "success",
+        Verdict::Failure { hard: true } => "failure: in the share of failures, and as one more in a row",
+        Verdict::Failure { hard: false } => "failure: in the share of failures",
+        Verdict::Ignored => "ignored: neither success nor failure, the agent's breaker does not hear of it",
+    }
 }

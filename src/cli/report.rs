@@ -115,14 +115,12 @@ fn whereabouts(step: &StepRecord, settings: &Settings) -> String {
     format!("agent {}{place}, {attempts}", step.agent)
 }
 
-/// Scheme, host and path of a provider; whatever else its address holds may be a secret.
-fn address(settings: &Settings, provider: &str) -> Option<String> {
-    let endpoint = match &settings.provider(provider)?.backend {
-        ProviderBackend::Embedded => return None,
-        ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
-    };
-    let url = url::Url::parse(&endpoint.base_url).ok()?;
-    Some(format!("{}{}", url.origin().ascii_serialization(), url.path().trim_end_matches('/')))
+/// The address of a provider that has one. The settings let no credentials and no query into it.
+fn address<'a>(settings: &'a Settings, provider: &str) -> Option<&'a str> {
+    match &settings.provider(provider)?.backend {
+        ProviderBackend::Embedded => None,
+        ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => Some(&endpoint.base_url),
+    }
 }
 
 /// What a person can do about an error.

@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     action::{Action, Gates},
+    record::milliseconds,
     run_plan::RunPlan,
     settle::json_bytes,
     start::invalid_expression,
@@ -127,7 +128,7 @@ impl RunPlan {
         self.hold = None;
         let data = json!({
             "status": status,
-            "duration_ms": now.since(self.created).as_millis(),
+            "duration_ms": milliseconds(now, self.created),
             "degraded": self.degraded(),
             "error": error,
         });
