@@ -44,6 +44,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
+    let deadline = deadline.into_iter().chain(settings.run.deadline).min();
     let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
     let record = follow(&run, args.quiet).await;
