@@ -7,6 +7,7 @@ use super::{
     assemble::Backends,
     exit::Stop,
     project::Project,
+    say::say,
 };
 use crate::{
     model::name::Name,
@@ -43,7 +44,7 @@ pub(super) async fn serve(args: AgentArgs) -> Result<(), Stop> {
         .await
         .map_err(|error| Stop::Usage(format!("cannot listen on {}: {error}", args.listen)))?;
     let address = listener.local_addr().map_err(Stop::usage)?;
-    eprintln!("agent {name} listens on http://{address}{}", if script.is_some() { ", by its script" } else { "" });
+    say(&format!("agent {name} listens on http://{address}{}", if script.is_some() { ", by its script" } else { "" }));
     serve_agent(listener, name, backend, script, told_to_stop()).await.map_err(Stop::usage)
 }
 

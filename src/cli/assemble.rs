@@ -19,6 +19,7 @@ use crate::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
         endpoint::{Endpoint, TextSource},
+        general::Limits,
         load::Settings,
         provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
         secret::resolve_secret,
@@ -51,7 +52,7 @@ impl Backends {
                 ProviderBackend::Embedded => continue,
                 ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
             };
-            let options = options_of(project, endpoint)?;
+            let options = options_of(project, endpoint, settings.limits)?;
             let client = ProviderClient::try_new(&options)
                 .map_err(|error| Stop::Usage(format!("providers.{}: {error}", provider.settings.name)))?;
             clients.insert(provider.settings.name.clone(), Arc::new(client));
@@ -127,7 +128,7 @@ pub(super) async fn runtime(
     builder.start().await.map_err(Stop::usage)
 }
 
-fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions, Stop> {
+fn options_of(project: &Project, endpoint: &Endpoint, limits: Limits) -> Result<ProviderOptions, Stop> {
     let key = endpoint
         .api_key
         .as_ref()
@@ -137,6 +138,7 @@ fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions,
     options.headers = texts(project, &endpoint.headers)?;
     options.query = texts(project, &endpoint.query)?;
     options.connect_timeout = endpoint.connect_timeout;
+    options.body_bytes_max = usize::try_from(limits.reply_bytes_max).unwrap_or(usize::MAX);
     Ok(options)
 }
 

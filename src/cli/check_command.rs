@@ -1,14 +1,16 @@
 //! `watertight check`: everything that can be known without running, and on request one call of one agent.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{args::CheckArgs, assemble::Backends, exit::Stop, project::Project, run_command::print, table::table};
+use super::{
+    args::CheckArgs, assemble::Backends, exit::Stop, project::Project, run_command::print, say::say, table::table,
+};
 use crate::{
     model::reply::{AttemptFailure, Reply},
-    policy::verdict::{Keyed, judge},
+    policy::verdict::{Keyed, Verdict, judge},
     runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
     settings::{
         agent::Agent,
@@ -38,7 +40,7 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         (None, project.settings(Wanted::All)?)
     };
     for warning in &settings.warnings {
-        eprintln!("watertight: warning: {warning}");
+        say(&format!("watertight: warning: {warning}"));
     }
     let backends = Backends::connect(&project, &settings)?;
     for agent in &settings.agents {
@@ -113,17 +115,22 @@ async fn call(
     }
     let backend = backends.of(project, settings, agent)?;
     let (deltas, mut pieces) = mpsc::channel(64);
+    // Asked as a run would ask: for a stream only where the agent streams.
+    let streams = agent.settings.timeouts.first_token.is_some();
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::start());
-    let progress = Progress::start(clock, Some(deltas));
+    let progress = Progress::start(clock, Some(deltas).filter(|_| streams));
     let request = request_of(agent, input);
-    let drain = async { while pieces.recv().await.is_some() {} };
+    let drain = async {
+        while pieces.recv().await.is_some() {}
+        std::future::pending::<Infallible>().await
+    };
     let limit = agent.settings.timeouts.attempt.unwrap_or(agent.settings.timeouts.call);
     let result = tokio::select! {
         result = tokio::time::timeout(limit, backend.attempt(&request, &progress)) => result,
-        () = drain => return Err(Stop::Failed),
+        never = drain => match never {},
     };
     let Ok(result) = result else {
-        eprintln!("watertight: no answer within {limit:?}");
+        say(&format!("watertight: no answer within {limit:?}"));
         return Err(Stop::Failed);
     };
     show_call(agent, &tap, &result, json)?;
@@ -167,12 +174,31 @@ fn show_call(agent: &Agent, tap: &Tap, result: &Result<Reply, AttemptFailure>, j
     let exchange = tap.take();
     if json {
         let exchange = exchange.map(|exchange| json!({ "request": exchange.request, "answer": exchange.answer }));
-        let all = json!({ "agent": agent.settings.name, "exchange": exchange, "read": read, "verdict": format!("{verdict:?}") });
+        let all =
+            json!({ "agent": agent.settings.name, "exchange": exchange, "read": read, "verdict": word_of(verdict) });
         return print(&format!("{all}\n"));
     }
     match exchange {
         Some(exchange) => print(&format!("== request\n{}\n== answer\n{}\n", exchange.request, exchange.answer))?,
         None => print("== request\n(inside this program: nothing went over the wire)\n")?,
     }
-    print(&format!("== read as\n{read:#}\n== counts as\n{verdict:?}\n"))
+    print(&format!("== read as\n{read:#}\n== counts as\n{}\n", in_words(verdict)))
+}
+
+fn word_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Success => "success",
+        Verdict::Failure { .. } => "failure",
+        Verdict::Ignored => "ignored",
+    }
+}
+
+/// A verdict with what it means for the agent's breaker.
+fn in_words(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Success => "success",
+        Verdict::Failure { hard: true } => "failure: in the share of failures, and as one more in a row",
+        Verdict::Failure { hard: false } => "failure: in the share of failures",
+        Verdict::Ignored => "ignored: neither success nor failure, the agent's breaker does not hear of it",
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use super::{args::InitArgs, exit::Stop, run_command::print};
+use super::{args::InitArgs, exit::Stop, run_command::print, say::say};
 use crate::{
     settings::{
         provider::Flavor,
@@ -29,7 +29,7 @@ pub(super) async fn init(args: InitArgs) -> Result<(), Stop> {
         InitCase::OpenAiServer { base_url, models, .. } => format!("{base_url} with {}", models.join(", ")),
         InitCase::HttpAgents { base_url, .. } => base_url.clone(),
     };
-    eprintln!("found {found}");
+    say(&format!("found {found}"));
     std::fs::create_dir_all(&args.folder)
         .map_err(|error| Stop::Usage(format!("{}: {error}", args.folder.display())))?;
     write(&args.folder.join("watertight.toml"), &config_text(&case), args.force)?;
@@ -79,6 +79,6 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Stop> {
         return Err(Stop::Usage(format!("{shown} is there already; --force overwrites it")));
     }
     std::fs::write(path, text).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
-    eprintln!("wrote {shown}");
+    say(&format!("wrote {shown}"));
     Ok(())
 }

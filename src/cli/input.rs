@@ -2,6 +2,7 @@
 //! else claims belong to the one files input that is still without any. What is read is bounded; what is given twice is an error.
 
 use std::{
+    cmp::Ordering,
     collections::BTreeSet,
     io::Read as _,
     path::{Path, PathBuf},
@@ -39,9 +40,12 @@ pub(super) fn read(
     if places == PlaceSharing::Never && workflow.inputs().any(|(name, _)| name == "places") {
         input.insert("places".to_owned(), json!("never"));
     }
+    let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
+    let no_files = |name: &str, kind| kind == InputKind::Files && input.get(name).is_some_and(is_empty);
     let missing: Vec<&str> = workflow
         .inputs()
-        .filter(|(name, wanted)| wanted.presence == Presence::Required && !input.contains_key(*name))
+        .filter(|(_, wanted)| wanted.presence == Presence::Required)
+        .filter(|(name, wanted)| !input.contains_key(*name) || no_files(name, wanted.kind))
         .map(|(name, _)| name)
         .collect();
     if missing.is_empty() {
@@ -75,7 +79,11 @@ fn read_given(workflow: &Workflow, given: &[String], limits: Limits) -> Result<M
             (InputKind::Json, Some(path)) => parse_json(&read_text(Path::new(path), limits)?, path)?,
             (InputKind::Files, path) => {
                 let path = PathBuf::from(path.unwrap_or(value));
-                let paths = if path.is_dir() { list(&path)? } else { vec![path] };
+                let paths = match path.metadata() {
+                    Ok(found) if found.is_dir() => list(&path)?,
+                    Ok(_) => vec![path],
+                    Err(error) => return Err(Stop::Usage(format!("--with {name}={}: {error}", path.display()))),
+                };
                 files(&paths, limits)?
             }
         };
@@ -153,8 +161,38 @@ fn list(folder: &Path) -> Result<Vec<PathBuf>, Stop> {
             paths.push(entry.path());
         }
     }
-    paths.sort();
+    paths.sort_by(|a, b| by_number(&a.to_string_lossy(), &b.to_string_lossy()));
     Ok(paths)
+}
+
+/// `photo2` before `photo10`: rows of digits compare as numbers, everything else by its characters.
+fn by_number(one: &str, other: &str) -> Ordering {
+    let digits = |text: &str| text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
+    let (mut one_left, mut other_left) = (one, other);
+    loop {
+        let (one_digits, other_digits) = (digits(one_left), digits(other_left));
+        let order = if one_digits > 0 && other_digits > 0 {
+            let (one_number, one_rest) = one_left.split_at(one_digits);
+            let (other_number, other_rest) = other_left.split_at(other_digits);
+            (one_left, other_left) = (one_rest, other_rest);
+            let value = |number: &str| number.trim_start_matches('0').to_owned();
+            let (one_value, other_value) = (value(one_number), value(other_number));
+            one_value.len().cmp(&other_value.len()).then(one_value.cmp(&other_value))
+        } else {
+            let (mut one_letters, mut other_letters) = (one_left.chars(), other_left.chars());
+            match (one_letters.next(), other_letters.next()) {
+                // Equal but for leading zeros: the plain order decides, so that the order is total.
+                (None, None) => return one.cmp(other),
+                (one_letter, other_letter) => {
+                    (one_left, other_left) = (one_letters.as_str(), other_letters.as_str());
+                    one_letter.cmp(&other_letter)
+                }
+            }
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
 }
 
 fn stem(path: &Path) -> &str {
@@ -178,7 +216,10 @@ fn files(paths: &[PathBuf], limits: Limits) -> Result<Value, Stop> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         // A file over the limit is the agent's to report: one such photo must not lose the others.
         let mut file = json!({ "name": name, "path": absolute.to_string_lossy(), "bytes": bytes });
-        let is_text = path.extension().and_then(|e| e.to_str()).is_some_and(|e| TEXT_EXTENSIONS.contains(&e));
+        let is_text = path
+            .extension()
+            .and_then(|e| e.to_str())
+            .is_some_and(|e| TEXT_EXTENSIONS.contains(&e.to_ascii_lowercase().as_str()));
         if is_text
             && bytes <= FILE_TEXT_BYTES_MAX
             && let Ok(text) = std::fs::read_to_string(path)
@@ -207,4 +248,27 @@ fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {
 
 fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
     serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_digits_compare_as_numbers() {
+        for (sorted, why) in [
+            (vec!["photo1", "photo2", "photo10"], "numbers"),
+            (vec!["a", "a1", "a1b", "a2", "b"], "a beginning comes first"),
+            (vec!["01", "1", "02", "2"], "leading zeros"),
+            (vec!["1-2", "1-10", "2-1"], "several rows"),
+            (vec!["사진 2", "사진 10"], "any script"),
+            (vec!["9", "99999999999999999999999", "100000000000000000000000"], "longer than any integer"),
+        ] {
+            for one in 0..sorted.len() {
+                for other in 0..sorted.len() {
+                    assert_eq!(by_number(sorted[one], sorted[other]), one.cmp(&other), "{why}: {one} {other}");
+                }
+            }
+        }
+    }
 }

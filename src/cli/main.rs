@@ -11,6 +11,7 @@ use super::{
     check_command,
     exit::Stop,
     init_command, run_command,
+    say::say,
 };
 
 /// Runs the program.
@@ -27,7 +28,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             if let Stop::Usage(message) = &stop {
-                eprintln!("watertight: {message}");
+                say(&format!("watertight: {message}"));
             }
             stop.code()
         }
@@ -39,6 +40,7 @@ fn start(cli: Cli) -> Result<(), Stop> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread()

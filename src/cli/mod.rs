@@ -9,9 +9,12 @@ mod exit;
 mod init_command;
 mod input;
 mod main;
+mod places;
 mod progress;
 mod project;
+mod report;
 mod run_command;
+mod say;
 mod table;
 
 pub use main::main;

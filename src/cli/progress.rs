@@ -4,6 +4,7 @@ use std::{collections::HashMap, io::IsTerminal, time::Duration};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::{report::action_in_words, say::say};
 use crate::model::event::{Event, EventType};
 
 /// How often a live line moves.
@@ -43,7 +44,7 @@ impl Progress {
             Shown::Nothing => {}
             Shown::Lines => {
                 if let Some(line) = line_of(event, &name, seconds) {
-                    eprintln!("{line}");
+                    say(&line);
                 }
             }
             Shown::Bars { all, bars } => show_live(all, bars, event, &name, seconds),
@@ -85,16 +86,14 @@ fn show_live(
             }
         }
         _ => {
-            let Some(line) = line_of(event, name, seconds) else { return };
-            let ends = matches!(event.kind, EventType::StepFinished | EventType::StepSkipped);
-            match bars.remove(name).filter(|_| ends) {
-                Some((bar, _)) => {
-                    bar.finish_and_clear();
-                    let _ = all.println(line);
-                }
-                None => {
-                    let _ = all.println(line);
-                }
+            if matches!(event.kind, EventType::StepFinished | EventType::StepSkipped)
+                && let Some((bar, _)) = bars.remove(name)
+            {
+                bar.finish_and_clear();
+            }
+            if let Some(line) = line_of(event, name, seconds) {
+                // A terminal that is gone needs no lines.
+                let _ = all.println(line);
             }
         }
     }
@@ -126,9 +125,15 @@ fn line_of(event: &Event, name: &str, seconds: Option<f64>) -> Option<String> {
         EventType::RunResumed => "~ resumed".to_owned(),
         EventType::StepStarted => format!("> {name}"),
         EventType::StepRefused => format!("~ {name}: refused, {code}{wait}"),
-        EventType::StepRetried => format!("~ {name}: trying again after {code}"),
-        EventType::StepDegraded => format!("! {name}: {} instead ({})", text("action"), text("cause")),
-        EventType::StepSkipped => format!("- {name}: skipped"),
+        EventType::StepRetried => format!("~ {name}: trying again after {code}{after}"),
+        EventType::StepDegraded => {
+            let code = if code.is_empty() { text("cause") } else { code };
+            format!("! {name}: {}{after} ({code})", action_in_words(&text("action")))
+        }
+        EventType::StepSkipped if text("why") == "when" => format!("- {name}: not needed"),
+        EventType::StepSkipped => return None,
+        // What was done instead is told already.
+        EventType::StepFinished if text("status") == "degraded" => return None,
         EventType::StepFinished if code.is_empty() => format!("+ {name}{after}"),
         EventType::StepFinished => format!("x {name}: {code}{after}"),
     };
@@ -153,6 +158,18 @@ mod tests {
                 Some("x draft: AGENT_TIMEOUT in 1.2 s"),
             ),
             (EventType::StepDelta, json!({"text": "x"}), None),
+            (
+                EventType::StepDegraded,
+                json!({"cause": "error", "action": "default", "error_code": "AGENT_NETWORK_ERROR"}),
+                Some("! draft: went on with its default in 1.2 s (AGENT_NETWORK_ERROR)"),
+            ),
+            (EventType::StepFinished, json!({"status": "degraded", "error": {"error_code": "AGENT_TIMEOUT"}}), None),
+            (EventType::StepSkipped, json!({"why": "when"}), Some("- draft: not needed")),
+            (
+                EventType::StepRetried,
+                json!({"error_code": "AGENT_ERROR"}),
+                Some("~ draft: trying again after AGENT_ERROR in 1.2 s"),
+            ),
         ] {
             let event = event(kind, data);
             assert_eq!(line_of(&event, &name_of(&event), Some(1.234)).as_deref(), want);

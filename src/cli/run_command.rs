@@ -2,10 +2,9 @@
 
 use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
-use serde_json::Value;
-
 use super::{
-    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, progress::Progress, project::Project,
+    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, places, progress::Progress,
+    project::Project, report, say::say,
 };
 use crate::{
     model::{
@@ -14,7 +13,6 @@ use crate::{
     },
     runtime::{
         call::CallContext,
-        engine::Runtime,
         ports::CallLog,
         run_handle::{RunHandle, RunRequest},
     },
@@ -42,18 +40,22 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
-    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
+    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, places::allowed(&settings))?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
-    let language = settings.run.language;
+    let deadline = deadline.into_iter().chain(settings.run.deadline).min();
     let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
-    let record = follow(&runtime, &run, args.quiet).await;
+    let record = follow(&run, args.quiet).await;
     let interrupted = record.is_none();
     runtime.stop(Duration::ZERO).await;
     let record = record.map_or_else(|| run.record(), |record| (*record).clone());
-    show(&record, args.json, language)?;
+    if args.json {
+        report::show_json(&record, &settings)?;
+    } else {
+        report::show(&record, &settings)?;
+    }
     if let Some(log) = log {
         log.close()?;
     }
@@ -72,7 +74,7 @@ fn default_input(folder: &std::path::Path) -> Option<PathBuf> {
 }
 
 /// Shows progress until the run ends. `None` after Ctrl-C.
-async fn follow(_runtime: &Runtime, run: &RunHandle, quiet: bool) -> Option<Arc<RunRecord>> {
+async fn follow(run: &RunHandle, quiet: bool) -> Option<Arc<RunRecord>> {
     let mut progress = Progress::start(quiet);
     let watch = async {
         let mut last = 0;
@@ -92,49 +94,11 @@ async fn follow(_runtime: &Runtime, run: &RunHandle, quiet: bool) -> Option<Arc<
     };
     progress.end();
     if record.is_none() {
-        eprintln!("watertight: interrupted, aborting calls under way");
+        say("watertight: interrupted, aborting calls under way");
         run.cancel();
         let _ = tokio::time::timeout(INTERRUPT_GRACE, run.finished()).await;
     }
     record
-}
-
-/// What the run made, or why it made nothing.
-fn show(record: &RunRecord, json: bool, language: crate::model::language::Language) -> Result<(), Stop> {
-    if json {
-        let text = serde_json::to_string(record).map_err(|error| Stop::Usage(error.to_string()))?;
-        return print(&format!("{text}\n"));
-    }
-    if let Some(output) = &record.output {
-        print(&as_text(output))?;
-    }
-    for line in &record.degraded {
-        eprintln!("watertight: degraded: step {}: {} ({})", line.step, line.action, line.cause.as_str());
-    }
-    if let Some(error) = &record.error {
-        let error = error.clone().in_language(language);
-        eprintln!("watertight: {}: {}: {}", record.status.as_str(), error.error_code, error.message);
-        if let Some(step) = record.steps.iter().find(|step| step.error.is_some()) {
-            eprintln!("  step {} (agent {}), {} attempts", step.id, step.agent, step.attempts.len());
-        }
-        if let Some(wait) = error.retry_after {
-            eprintln!("  worth trying again in {wait:.0} s");
-        } else if error.retryable {
-            eprintln!("  worth trying again");
-        }
-        eprintln!("  see docs/errors/{}.md; --json prints every attempt", error.error_code);
-    }
-    Ok(())
-}
-
-/// A post as it is, a text as it is, anything else as JSON.
-fn as_text(output: &Value) -> String {
-    let text = output.get("markdown").unwrap_or(output).as_str();
-    let mut text = text.map_or_else(|| format!("{output:#}"), str::to_owned);
-    if !text.ends_with('\n') {
-        text.push('\n');
-    }
-    text
 }
 
 /// Prints to standard output; a reader that left (`| head`) is no error worth a message.

@@ -10,6 +10,8 @@ pub(super) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
     for row in rows {
         table.add_row(row);
     }
-    let lines: Vec<String> = table.to_string().lines().map(|line| line.trim_end().to_owned()).collect();
+    // Each column is padded on both sides; the first needs no margin.
+    let unpadded = |line: &str| line.strip_prefix(' ').unwrap_or(line).trim_end().to_owned();
+    let lines: Vec<String> = table.to_string().lines().map(unpadded).collect();
     lines.join("\n") + "\n"
 }

@@ -65,6 +65,12 @@ struct Call {
     own_refusals: u32,
 }
 
+/// Who is told of a call while it runs.
+struct Watchers {
+    deltas: Option<mpsc::Sender<String>>,
+    retried: Option<mpsc::Sender<AttemptRecord>>,
+}
+
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
@@ -96,7 +102,7 @@ impl Call {
         lock(&self.agent.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
-        let (mut request, deltas) = self.attempt_request(request);
+        let (mut request, watchers) = self.attempt_request(request);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -110,7 +116,7 @@ impl Call {
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline) = (attempt, left);
-            let progress = Progress::start(Arc::clone(&self.shared.clock), deltas.clone());
+            let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
             let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
@@ -121,6 +127,7 @@ impl Call {
             match self.plan(&failure, attempt, &progress) {
                 Next::Stop(stop) => return (Err(failure), Some(stop)),
                 Next::Again { after } => {
+                    self.tell_retried(watchers.retried.as_ref());
                     let waited = tokio::time::timeout(after, cancel.cancelled()).await;
                     if waited.is_ok() {
                         return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -137,9 +144,16 @@ impl Call {
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
     }
 
-    /// What all attempts are asked for; number and deadline are each attempt's own.
-    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Option<mpsc::Sender<String>>) {
-        let CallRequest { input, context, deltas } = request;
+    /// A watcher that is slow or gone misses it; the record of the call has it all the same.
+    fn tell_retried(&self, watcher: Option<&mpsc::Sender<AttemptRecord>>) {
+        if let (Some(watcher), Some(record)) = (watcher, self.records.last()) {
+            let _ = watcher.try_send(record.clone());
+        }
+    }
+
+    /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
+    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
+        let CallRequest { input, context, deltas, retried } = request;
         let settings = &self.agent.settings;
         let attempt_request = AttemptRequest {
             agent: settings.name.clone(),
@@ -156,7 +170,7 @@ impl Call {
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
         };
-        (attempt_request, deltas)
+        (attempt_request, Watchers { deltas, retried })
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.

@@ -37,12 +37,14 @@ pub struct CallRequest {
     pub context: CallContext,
     /// Where pieces of content go as they come; `None` if nobody watches.
     pub deltas: Option<mpsc::Sender<String>>,
+    /// Where failed attempts go that another one follows, as soon as that is decided; what does not fit is left out.
+    pub retried: Option<mpsc::Sender<AttemptRecord>>,
 }
 
 impl CallRequest {
     /// A call with nothing but an input.
     pub fn of(input: Value) -> Self {
-        Self { input: Arc::new(input), context: CallContext::default(), deltas: None }
+        Self { input: Arc::new(input), context: CallContext::default(), deltas: None, retried: None }
     }
 }
 

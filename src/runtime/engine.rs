@@ -10,7 +10,7 @@ use super::{
     builder::RuntimeBuilder,
     core::{AgentCore, Shared, lock},
     handle::AgentHandle,
-    orchestrator::OrchestratorMessage,
+    orchestrator::{OrchestratorActor, OrchestratorMessage},
     ports::Clock,
     run_table::RunTable,
     supervisor::{BreakerAct, SupervisorMessage},
@@ -20,10 +20,9 @@ use crate::{
     policy::breaker::state::{Snapshot, StateName},
 };
 
-/// A running runtime. Dropping it stops the actors; [`Runtime::stop`] does so with grace.
+/// A running runtime. Dropping it stops the actors and cancels live runs; [`Runtime::stop`] does so with grace.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    #[allow(dead_code)]
     pub(crate) runs: Arc<RunTable>,
     events: broadcast::Sender<BreakerEvent>,
     root: ractor::ActorCell,
@@ -151,6 +150,12 @@ impl Runtime {
             self.shared.tracker.wait().await;
         }
         self.root.kill();
+        self.end_runs();
+    }
+
+    /// Runs that are still live end as cancelled: no waiter of theirs hangs.
+    fn end_runs(&self) {
+        OrchestratorActor { shared: Arc::clone(&self.shared), runs: Arc::clone(&self.runs) }.end_all();
     }
 
     /// Makes an actor die as a fault of ours would: for drills, and for tests of supervision.
@@ -206,6 +211,7 @@ impl Drop for Runtime {
         self.shared.aborting.cancel();
         self.shared.tracker.close();
         self.root.kill();
+        self.end_runs();
     }
 }
 

@@ -2,8 +2,9 @@
 //! nothing and nobody. Plans, inboxes and the line live outside it, so that its successor goes on where it fell.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, HashSet, VecDeque},
     sync::{Arc, PoisonError, atomic::Ordering},
+    time::Duration,
 };
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -23,10 +24,14 @@ use crate::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
         event::EventType,
+        name::Name,
         run::{RunRecord, RunStatus},
     },
     workflow::plan::action::{Action, CallFailed, CallRequest},
 };
+
+/// The line holds as many steps as are worked off in some time; whoever does not fit in comes back after this.
+const LINE_FULL_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What the orchestrator is told. All one-way.
 pub(crate) enum OrchestratorMessage {
@@ -53,8 +58,11 @@ impl Actor for OrchestratorActor {
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
         self.shared.orchestrator.set(myself.clone());
-        // Whatever was told while nobody was here.
+        // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again.
         for run in self.runs.live() {
+            for agent in agents_of(&run) {
+                run.tell(Told::GateChanged(agent));
+            }
             let _ = myself.cast(OrchestratorMessage::Wake(run));
         }
         let _ = myself.cast(OrchestratorMessage::SlotFreed);
@@ -78,6 +86,15 @@ impl Actor for OrchestratorActor {
 }
 
 impl OrchestratorActor {
+    /// Ends every live run, as the last act of a runtime that stops: nobody is left who could move it further.
+    pub(crate) fn end_all(&self) {
+        for run in self.runs.live() {
+            let mut inner = lock(&run.inner);
+            let actions = inner.plan.cancel(self.shared.now());
+            self.perform(&run, &mut inner, actions);
+        }
+    }
+
     /// Reads a run's inbox and does what its plan says, until both are quiet.
     fn turn(&self, run: &Arc<RunCell>) {
         if run.final_record().is_some() {
@@ -222,6 +239,7 @@ impl OrchestratorActor {
         }
         let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, "the line for slots is full")
             .with_agent(request.agent.as_str())
+            .with_retry_after(LINE_FULL_RETRY_AFTER.as_secs_f64())
             .with_detail("compartment", "line");
         Err(run_call::not_resendable(envelope))
     }
@@ -356,4 +374,10 @@ impl OrchestratorActor {
         self.runs.retire(&run.id);
         metric::set(metric::RUNS_LIVE, Vec::new(), self.runs.live_count() as f64);
     }
+}
+
+/// The agents of a run's steps, each once.
+fn agents_of(run: &RunCell) -> BTreeSet<Name> {
+    let inner = lock(&run.inner);
+    inner.plan.workflow().steps().iter().map(|step| step.agent().clone()).collect()
 }

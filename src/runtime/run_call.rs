@@ -14,7 +14,7 @@ use super::{
     run_cell::{RunCell, Told},
 };
 use crate::{
-    model::{envelope::Envelope, event::EventType},
+    model::{envelope::Envelope, event::EventType, run::AttemptRecord},
     workflow::plan::{
         action::{CallDone, CallFailed, CallRequest as StepRequest, Resend},
         run_plan::RunPlan,
@@ -23,6 +23,8 @@ use crate::{
 
 /// Pieces of content are gathered for so long before they become one event.
 const DELTA_GATHER: Duration = Duration::from_millis(200);
+/// Retries that may be under way to a run.
+const RETRIES_MAX: usize = 16;
 /// Pieces that may be under way between an attempt and its run.
 const DELTAS_MAX: usize = 64;
 
@@ -55,13 +57,19 @@ pub(crate) fn start(
     let key = request.key;
     let streams = handle.agent.settings.timeouts.first_token.is_some();
     let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
-    let call = CallRequest { input: Arc::clone(&request.input), context, deltas };
+    let (retried, retries) = mpsc::channel(RETRIES_MAX);
+    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried) };
     let sent = handle.send(permit, call);
     shared.tracker.clone().spawn(async move {
         let answer = handle.answer(sent);
-        let told = follow(answer, pieces, |text| {
-            let data = json!({ "text": text, "index": key.index, "iteration": key.iteration });
-            run.append(&handle.shared, EventType::StepDelta, Some(step.clone()), data);
+        let told = follow(answer, pieces, retries, |news| {
+            let (kind, mut data) = match news {
+                News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
+                News::Retried(attempt) => (EventType::StepRetried, json!(attempt)),
+            };
+            data["index"] = json!(key.index);
+            data["iteration"] = json!(key.iteration);
+            run.append(&handle.shared, kind, Some(step.clone()), data);
         });
         tokio::select! {
             biased;
@@ -75,38 +83,53 @@ pub(crate) fn start(
     });
 }
 
-/// Waits for the answer and passes gathered content on; the last piece before the answer.
+/// What a call shows of itself before it ends.
+enum News {
+    Content(String),
+    Retried(AttemptRecord),
+}
+
+/// Waits for the answer and passes on what happens meanwhile; the last piece before the answer.
 async fn follow(
     answer: impl Future<Output = Result<CallReply, CallError>>,
-    pieces: Option<mpsc::Receiver<String>>,
-    pass_on: impl Fn(&str),
+    mut pieces: Option<mpsc::Receiver<String>>,
+    mut retries: mpsc::Receiver<AttemptRecord>,
+    pass_on: impl Fn(News),
 ) -> Result<CallReply, CallError> {
     tokio::pin!(answer);
-    let Some(mut pieces) = pieces else { return answer.await };
     let mut gathered = String::new();
     let flush = tokio::time::sleep(DELTA_GATHER);
     tokio::pin!(flush);
-    let mut open = true;
     let result = loop {
         tokio::select! {
             biased;
-            piece = pieces.recv(), if open => match piece {
-                Some(piece) => {
-                    if gathered.is_empty() {
-                        flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
-                    }
-                    gathered.push_str(&piece);
+            Some(piece) = next_piece(&mut pieces) => {
+                if gathered.is_empty() {
+                    flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
                 }
-                None => open = false,
-            },
-            () = &mut flush, if !gathered.is_empty() => pass_on(&std::mem::take(&mut gathered)),
+                gathered.push_str(&piece);
+            }
+            Some(attempt) = retries.recv() => pass_on(News::Retried(attempt)),
+            () = &mut flush, if !gathered.is_empty() => pass_on(News::Content(std::mem::take(&mut gathered))),
             result = &mut answer => break result,
         }
     };
+    // What came between the last look and the answer.
+    while let Ok(attempt) = retries.try_recv() {
+        pass_on(News::Retried(attempt));
+    }
+    while let Some(Ok(piece)) = pieces.as_mut().map(mpsc::Receiver::try_recv) {
+        gathered.push_str(&piece);
+    }
     if !gathered.is_empty() {
-        pass_on(&gathered);
+        pass_on(News::Content(gathered));
     }
     result
+}
+
+/// The next piece of content; none from an agent that does not stream, or has ended.
+async fn next_piece(pieces: &mut Option<mpsc::Receiver<String>>) -> Option<String> {
+    pieces.as_mut()?.recv().await
 }
 
 /// A call's end in the plan's words.

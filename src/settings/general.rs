@@ -14,8 +14,8 @@ pub const LIMIT_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// How runs go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSettings {
-    /// A run's time unless its workflow says otherwise.
-    pub deadline: Duration,
+    /// No run takes longer, whatever its workflow says; `None` = only the workflow's own deadline holds.
+    pub deadline: Option<Duration>,
     /// Language of texts for people.
     pub language: Language,
     /// Where photos were taken.
@@ -34,8 +34,6 @@ pub enum PlaceSharing {
 /// What is accepted at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// One input file, in bytes.
-    pub input_file_bytes_max: u64,
     /// Files of one run.
     pub input_files_max: u32,
     /// One text input, in bytes.
@@ -46,19 +44,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            input_file_bytes_max: 64 * 1024 * 1024,
-            input_files_max: 500,
-            input_text_bytes_max: 1024 * 1024,
-            reply_bytes_max: 16 * 1024 * 1024,
-        }
+        Self { input_files_max: 500, input_text_bytes_max: 1024 * 1024, reply_bytes_max: 16 * 1024 * 1024 }
     }
 }
 
 /// Reads `[run]` and `[places]`.
 pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
     let mut run = root.table("run");
-    let deadline = run.duration("deadline", Duration::from_secs(15 * 60));
+    let deadline = run.duration_or_off("deadline", None);
     let language = run.choice("language", Language::En, &[("en", Language::En), ("ko", Language::Ko)], &[]);
     run.finish(&["cost_max", "calls_max", "tokens_max"]);
     let mut places = root.table("places");
@@ -78,7 +71,6 @@ pub(super) fn read_limits(root: &mut Reader<'_, '_>) -> Limits {
         value
     };
     let mut limits = Limits {
-        input_file_bytes_max: bytes("input_file_bytes_max", defaults.input_file_bytes_max),
         input_text_bytes_max: bytes("input_text_bytes_max", defaults.input_text_bytes_max),
         reply_bytes_max: bytes("reply_bytes_max", defaults.reply_bytes_max),
         ..defaults

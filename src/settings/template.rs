@@ -151,7 +151,7 @@ kind = \"embedded\"
 
 const DEFAULTS: &str = "
 [run]
-# deadline = \"15m\"
+# deadline = \"off\"                         # \"30m\": no run takes longer, whatever its workflow says
 # language = \"en\"                          # ko
 
 [places]

@@ -126,7 +126,8 @@ impl Findings {
 
     /// Adds a problem of a line.
     pub(super) fn add_at(&mut self, line: Option<usize>, key: String, value: &str, rule: impl Into<String>) {
-        let place = self.file.clone().zip(line).map(|(file, line)| Place { file, line });
+        // What is missing from the file as a whole is missing from its beginning on.
+        let place = self.file.clone().map(|file| Place { file, line: line.unwrap_or(1) });
         let problem = Problem { place, key, value: shortened(value), rule: rule.into() };
         self.problems.push((line.unwrap_or_default(), problem));
     }

@@ -32,6 +32,8 @@ use watertight::{
 pub enum Answer {
     /// Answers at once.
     Good,
+    /// Answers this at once.
+    Say(Value),
     /// Fails at once.
     Fail(AttemptFailure),
     /// Never answers.
@@ -143,6 +145,7 @@ impl Backend for Scripted {
             loop {
                 answer = match answer {
                     Answer::Good => return Ok(Reply::of(json!({ "from": request.agent, "input": *request.input }))),
+                    Answer::Say(output) => return Ok(Reply::of(output)),
                     Answer::Fail(failure) => return Err(failure),
                     Answer::Hang => std::future::pending().await,
                     Answer::Panic => panic!("scripted panic"),

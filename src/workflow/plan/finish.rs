@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     action::{Action, Gates},
+    record::milliseconds,
     run_plan::RunPlan,
     settle::json_bytes,
     start::invalid_expression,
@@ -127,7 +128,7 @@ impl RunPlan {
         self.hold = None;
         let data = json!({
             "status": status,
-            "duration_ms": now.since(self.created).as_millis(),
+            "duration_ms": milliseconds(now, self.created),
             "degraded": self.degraded(),
             "error": error,
         });
@@ -151,13 +152,18 @@ impl RunPlan {
                 let (step, data) = self.parked_data();
                 self.emit(EventType::RunParked, step, data);
             }
-            (RunStatus::Parked, true) => {
-                self.status = RunStatus::Running;
-                self.emit(EventType::RunResumed, None, json!({}));
-            }
+            (RunStatus::Parked, true) => self.resume(),
             _ => {}
         }
         self.ask_to_wake();
+    }
+
+    /// A parked run moves again; of one that moves already nothing is said.
+    pub(super) fn resume(&mut self) {
+        if self.status == RunStatus::Parked {
+            self.status = RunStatus::Running;
+            self.emit(EventType::RunResumed, None, json!({}));
+        }
     }
 
     /// Where a parked run waits: the gate that holds all of it, else the step that wakes first.

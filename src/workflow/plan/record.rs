@@ -93,6 +93,7 @@ impl RunPlan {
     }
 }
 
-fn milliseconds(later: Timestamp, earlier: Timestamp) -> u64 {
-    u64::try_from(later.since(earlier).as_millis()).unwrap_or(u64::MAX)
+/// Between two moments as they are shown: the difference of two whole numbers, not a rounded difference.
+pub(super) fn milliseconds(later: Timestamp, earlier: Timestamp) -> u64 {
+    later.millis().saturating_sub(earlier.millis())
 }

@@ -84,8 +84,12 @@ impl RunPlan {
         }
     }
 
-    /// A refusal of our own: noted, and waited out where that is what the step does.
+    /// A refusal of our own: noted, and waited out where that is what the step does. Joining the line is no refusal.
     fn settle_refusal(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) {
+        let waits = self.workflow.steps[step].on(failure.cause) == OnCause::Wait;
+        if waits && self.culprit.is_none() && failure.cause == Cause::BulkheadFull && self.line_up(step, place, now) {
+            return;
+        }
         let at_ms = self.unix_ms(now);
         let item = &mut self.steps[step].round_mut().items[place];
         let index = item.index;
@@ -103,23 +107,24 @@ impl RunPlan {
             let error = self.collateral();
             return self.end_item(step, place, End::cancelled(None, error), now);
         }
-        let waits = self.workflow.steps[step].on(failure.cause) == OnCause::Wait;
-        if !(waits && self.wait(step, place, failure, now, gates)) {
+        if !(waits && self.park(step, place, failure, now, gates)) {
             self.settle_item(step, place, failure, now);
         }
     }
 
-    /// Lines up or parks; false if waiting is no way out.
-    fn wait(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) -> bool {
-        if !failure.envelope.retryable {
+    /// Asks for a place in the line; false if it stands there already and is sent away.
+    fn line_up(&mut self, step: usize, place: usize, now: Timestamp) -> bool {
+        let stands_there = matches!(self.steps[step].round().items[place].state, ItemState::InLine { .. });
+        let Some(request) = self.request_of(step, place).filter(|_| !stands_there) else { return false };
+        self.set_state(step, place, ItemState::InLine { since: now });
+        self.act(Action::Line(request));
+        true
+    }
+
+    /// Parks; false if waiting is no way out.
+    fn park(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) -> bool {
+        if !failure.envelope.retryable || failure.cause == Cause::BulkheadFull {
             return false;
-        }
-        if failure.cause == Cause::BulkheadFull {
-            let line_is_full = matches!(self.steps[step].round().items[place].state, ItemState::InLine { .. });
-            let Some(request) = self.request_of(step, place).filter(|_| !line_is_full) else { return false };
-            self.set_state(step, place, ItemState::InLine { since: now });
-            self.act(Action::Line(request));
-            return true;
         }
         let told = failure.envelope.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         let mut until = Some(now.after(told.unwrap_or(PARKED_MIN).max(PARKED_MIN)));

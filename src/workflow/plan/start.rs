@@ -149,6 +149,7 @@ impl RunPlan {
     }
 
     fn start_item(&mut self, step: usize, place: usize, now: Timestamp) {
+        self.resume();
         let first = self.steps[step].round().items[place].input.is_none();
         if first {
             match self.item_input(step, place) {

@@ -49,6 +49,8 @@ pub enum Why {
         /// Why.
         reason: String,
     },
+    /// The orchestrator, which has not begun with it.
+    Start,
     /// Its turn: its siblings use up the pace of the `map` or this run's share of the agent.
     Turn,
     /// Other steps.
@@ -59,8 +61,11 @@ pub enum Why {
 }
 
 impl RunPlan {
-    /// What the run as a whole waits for: a call, a line or a gate, in this order; `None` before its start and after its end.
+    /// What the run as a whole waits for: its start, else a call, a line or a gate, in this order; `None` after its end.
     pub fn why(&self) -> Option<Why> {
+        if self.status == RunStatus::Queued {
+            return Some(Why::Start);
+        }
         if !self.is_live() {
             return None;
         }

@@ -96,6 +96,8 @@ fn a_full_bulkhead_is_waited_for_in_line() {
     let world = World::new(&chain(&["a"]), nothing()).agent("a", [refused(ErrorCode::AgentBulkheadFull, 2.0)]).run();
     assert_eq!(world.called(), ["0 a", "100 a"]);
     assert_eq!(world.run_events(), ["0 run.started", "110 run.finished"]);
+    assert!(world.record().steps[0].refusals.is_empty(), "standing in the line is no refusal");
+    assert!(world.data(EventType::StepRefused, Some("a")).is_empty());
     let world = World::new(&chain(&["a"]), nothing())
         .agent("a", [refused(ErrorCode::AgentBulkheadFull, 2.0)])
         .full_line()

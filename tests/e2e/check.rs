@@ -1,0 +1,124 @@
+//! `check`: what can be known without running, and one call with everything that went over the wire.
+
+use serde_json::Value;
+
+use crate::{
+    process::{Agent, Running, command, watertight},
+    project::{MOMENTLY, folder, text},
+};
+
+#[test]
+fn every_example_is_sound() {
+    for config in ["watertight.toml", "processes.toml", "local-llm.toml"] {
+        let config = format!("{MOMENTLY}/{config}");
+        let ended = watertight(&["check", MOMENTLY, "--config", &config]).exits(0);
+        assert!(ended.out.contains("ok: workflow momently, 5 steps"), "{config}: {}", ended.out);
+        let json = watertight(&["check", MOMENTLY, "--config", &config, "--json"]).exits(0).json();
+        assert_eq!((json["ok"].as_bool(), json["agents"].as_array().map(Vec::len)), (Some(true), Some(5)));
+    }
+}
+
+#[test]
+fn every_value_says_where_it_comes_from() {
+    let mut command = command(&[
+        "check",
+        MOMENTLY,
+        "--explain",
+        "--set",
+        "agents.meta.slots=3",
+        "--set",
+        "defaults.breaker.open=45s",
+    ]);
+    command.env("WATERTIGHT_AGENTS__STYLE__SLOTS", "7");
+    let ended = Running::start(command).end().exits(0);
+    for (key, value, origin) in [
+        ("agents.meta.slots", "3", "--set agents.meta.slots"),
+        ("agents.style.slots", "7", "WATERTIGHT_AGENTS__STYLE__SLOTS"),
+        ("agents.photos.slots", "4", "examples/momently/watertight.toml:6"),
+        ("agents.draft.slots", "10", "default"),
+        ("agents.draft.breaker.open", "45s", "--set defaults.breaker.open"),
+        ("agents.draft.breaker.failure_share", "0.5", "default"),
+    ] {
+        let line =
+            ended.out.lines().find(|line| line.starts_with(&format!("{key} "))).unwrap_or_else(|| panic!("{key}"));
+        let cells: Vec<&str> = line.splitn(3, "  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert!(line.contains(&format!(" {value} ")) && line.ends_with(origin), "{cells:?}");
+    }
+}
+
+const KEY: &str = "sk-very-secret-0123456789";
+
+/// A project whose `draft` is served by `agent`, with a key.
+fn keyed(agent: &Agent) -> tempfile::TempDir {
+    let config = format!(
+        "[providers.draft]\nkind = \"http\"\nbase_url = \"{}\"\napi_key_env = \"DRAFT_KEY\"\n[agents.draft]\nprovider = \"draft\"\n",
+        agent.url()
+    );
+    folder(&[("watertight.toml", &config), ("in.json", "{\"notes\": \"A day at the sea.\", \"language\": \"en\"}")])
+}
+
+#[test]
+fn one_call_shows_all_but_secrets() {
+    let agent = Agent::start("draft", None);
+    let project = keyed(&agent);
+    let input = project.path().join("in.json");
+    let call = |further: &[&str]| {
+        let mut args = vec!["check", text(project.path()), "--call", "draft", "--input", text(&input)];
+        args.extend(further);
+        let mut command = command(&args);
+        command.env("DRAFT_KEY", KEY);
+        Running::start(command).end()
+    };
+    let ended = call(&[]).exits(0);
+    let said = [
+        "== request",
+        "POST",
+        "A day at the sea.",
+        "idempotency-key",
+        "== answer",
+        "200",
+        "== read as",
+        "\"output\"",
+        "== counts as",
+    ];
+    for text in said {
+        assert!(ended.out.contains(text), "{text:?}: {}", ended.out);
+    }
+    assert!(ended.out.to_lowercase().contains("authorization"), "that a key was sent is shown: {}", ended.out);
+    assert!(!ended.out.contains(KEY) && !ended.err.contains(KEY), "{ended:#?}");
+    let json = call(&["--json"]).exits(0).json();
+    assert!(json["read"]["output"]["text"].as_str().is_some_and(|text| text.contains("sea")), "{json:#}");
+    assert!(json["exchange"]["request"].is_string() && !json.to_string().contains(KEY));
+    drop(agent);
+    let dead = call(&[]).exits(1);
+    assert!(dead.out.contains("== request") && dead.out.to_lowercase().contains("failure"), "{}", dead.out);
+}
+
+#[test]
+fn one_call_of_an_ill_agent_says_how_it_counts() {
+    for (script, read, verdict) in [
+        ("error_share = 1.0", "503", "failure"),
+        ("client_error_share = 1.0\nclient_error_status = 404", "404", "ignored"),
+        ("garbage_share = 1.0", "bad_reply", "failure"),
+    ] {
+        let scripts = folder(&[("ill.toml", &format!("[[phase]]\n{script}\n"))]);
+        let agent = Agent::start("draft", Some(&scripts.path().join("ill.toml")));
+        let project = keyed(&agent);
+        let input = project.path().join("in.json");
+        let mut command =
+            command(&["check", text(project.path()), "--call", "draft", "--input", text(&input), "--json"]);
+        command.env("DRAFT_KEY", KEY);
+        let json = Running::start(command).end().exits(1).json();
+        assert!(json["read"].to_string().contains(read), "{script}: {json:#}");
+        assert_eq!(json["verdict"].as_str().map(str::to_lowercase).as_deref(), Some(verdict), "{script}");
+        assert_ne!(json["exchange"], Value::Null);
+    }
+}
+
+#[test]
+fn an_embedded_agent_needs_no_wire() {
+    let project = folder(&[("in.json", "{\"notes\": \"A day at the sea.\"}")]);
+    let input = project.path().join("in.json");
+    let ended = watertight(&["check", text(project.path()), "--call", "draft", "--input", text(&input)]).exits(0);
+    assert!(ended.out.contains("nothing went over the wire") && ended.out.contains("sea"), "{}", ended.out);
+}

@@ -1,0 +1,18 @@
+//! The program as people run it: real processes, real sockets, real files. Nothing here waits without a bound, and every process ends
+//! with its test.
+
+#![allow(unreachable_pub, reason = "modules of one test program")]
+
+mod process;
+mod project;
+
+mod bad_input;
+mod check;
+mod five_agents;
+mod init;
+mod interrupt;
+mod isolation;
+mod main_job;
+mod model;
+mod photos;
+mod pipes;
