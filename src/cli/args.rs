@@ -84,6 +84,9 @@ pub(super) struct RunArgs {
     /// Print the whole run as one JSON object instead of what it made
     #[arg(long)]
     pub(super) json: bool,
+    /// Append every finished call to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) call_log: Option<PathBuf>,
     /// No progress on standard error
     #[arg(long, short)]
     pub(super) quiet: bool,

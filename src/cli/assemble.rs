@@ -9,11 +9,17 @@ use super::{exit::Stop, project::Project};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
-    runtime::{builder::RuntimeBuilder, engine::Runtime, ports::Backend, promise::Promised},
+    runtime::{
+        builder::RuntimeBuilder,
+        engine::Runtime,
+        ports::{Backend, CallLog},
+        promise::Promised,
+    },
     settings::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
         endpoint::{Endpoint, TextSource},
+        general::Limits,
         load::Settings,
         provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
         secret::resolve_secret,
@@ -46,7 +52,7 @@ impl Backends {
                 ProviderBackend::Embedded => continue,
                 ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
             };
-            let options = options_of(project, endpoint)?;
+            let options = options_of(project, endpoint, settings.limits)?;
             let client = ProviderClient::try_new(&options)
                 .map_err(|error| Stop::Usage(format!("providers.{}: {error}", provider.settings.name)))?;
             clients.insert(provider.settings.name.clone(), Arc::new(client));
@@ -103,9 +109,16 @@ impl Backends {
 }
 
 /// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Runtime, Stop> {
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
+    if let Some(call_log) = call_log {
+        builder = builder.call_log(call_log);
+    }
     for Provider { settings: provider, .. } in &settings.providers {
         builder = builder.provider(provider.clone());
     }
@@ -115,7 +128,7 @@ pub(super) async fn runtime(project: &Project, settings: &Settings) -> Result<Ru
     builder.start().await.map_err(Stop::usage)
 }
 
-fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions, Stop> {
+fn options_of(project: &Project, endpoint: &Endpoint, limits: Limits) -> Result<ProviderOptions, Stop> {
     let key = endpoint
         .api_key
         .as_ref()
@@ -125,6 +138,7 @@ fn options_of(project: &Project, endpoint: &Endpoint) -> Result<ProviderOptions,
     options.headers = texts(project, &endpoint.headers)?;
     options.query = texts(project, &endpoint.query)?;
     options.connect_timeout = endpoint.connect_timeout;
+    options.body_bytes_max = usize::try_from(limits.reply_bytes_max).unwrap_or(usize::MAX);
     Ok(options)
 }
 

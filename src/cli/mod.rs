@@ -3,11 +3,13 @@
 mod agent_command;
 mod args;
 mod assemble;
+mod call_log_file;
 mod check_command;
 mod exit;
 mod init_command;
 mod input;
 mod main;
+mod places;
 mod progress;
 mod project;
 mod report;

@@ -87,7 +87,7 @@ fn failed_lines(record: &RunRecord, settings: &Settings) -> Vec<String> {
     if let Some(wait) = error.retry_after {
         advice.push_str(&format!("; worth trying again in {wait:.0} s"));
     }
-    lines.push(format!("  {}: {advice}", error.error_code));
+    lines.push(format!("  {code}: {advice} (docs/errors/{code}.md)", code = error.error_code));
     lines
 }
 

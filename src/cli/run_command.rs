@@ -2,7 +2,10 @@
 
 use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{args::RunArgs, assemble, exit::Stop, input, progress::Progress, project::Project, report, say::say};
+use super::{
+    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, places, progress::Progress,
+    project::Project, report, say::say,
+};
 use crate::{
     model::{
         duration,
@@ -10,6 +13,7 @@ use crate::{
     },
     runtime::{
         call::CallContext,
+        ports::CallLog,
         run_handle::{RunHandle, RunRequest},
     },
 };
@@ -34,17 +38,15 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
-    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
+    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, places::allowed(&settings))?;
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }
-    let runtime = assemble::runtime(&project, &settings).await?;
-    let request = RunRequest {
-        workflow: Arc::new(workflow),
-        input,
-        deadline: deadline.or(settings.run.deadline),
-        context: CallContext::default(),
-    };
+    let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
+    let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
+    let runtime = assemble::runtime(&project, &settings, call_log).await?;
+    let deadline = deadline.into_iter().chain(settings.run.deadline).min();
+    let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
     let record = follow(&run, args.quiet).await;
     let interrupted = record.is_none();
@@ -54,6 +56,9 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
         report::show_json(&record, &settings)?;
     } else {
         report::show(&record, &settings)?;
+    }
+    if let Some(log) = log {
+        log.close()?;
     }
     if interrupted {
         return Err(Stop::Interrupted);

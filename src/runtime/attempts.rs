@@ -4,11 +4,13 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     agent_actor::Job,
     call::{CallError, CallReply, CallRequest},
+    call_record::{Caller, logged_call},
     core::{AgentCore, Shared, lock},
     permit::Permit,
     ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
@@ -25,7 +27,7 @@ use crate::{
     policy::{
         breaker::state::{GateView, PassKind},
         retry::{self, Failed, Next, Stop},
-        slow::{SlowBy, Timing},
+        slow::SlowBy,
         verdict::with_far_reset,
     },
 };
@@ -37,7 +39,7 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 pub(crate) async fn run(job: Box<Job>) {
     let Job { request, permit, reply, cancel, .. } = *job;
     let mut call = Call::begin(permit, &request);
-    let unwound = AssertUnwindSafe(call.drive(&request, &cancel)).catch_unwind().await;
+    let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
     call.finish(result, stop, reply);
 }
@@ -51,7 +53,8 @@ struct Call {
     end: Timestamp,
     /// When the caller's or run's ends, if it has one.
     deadline: Option<Timestamp>,
-    call_id: String,
+    id: String,
+    caller: Caller,
     slow: bool,
     records: Vec<AttemptRecord>,
     /// When the attempt under way began.
@@ -60,6 +63,12 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+}
+
+/// Who is told of a call while it runs.
+struct Watchers {
+    deltas: Option<mpsc::Sender<String>>,
+    retried: Option<mpsc::Sender<AttemptRecord>>,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -73,7 +82,8 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            call_id: uuid::Uuid::now_v7().to_string(),
+            id: call_id(shared.clock.unix_ms(started)),
+            caller: Caller::of(&request.context),
             started,
             shared,
             agent,
@@ -88,10 +98,11 @@ impl Call {
     }
 
     /// All attempts and the waits between them.
-    async fn drive(&mut self, request: &CallRequest, cancel: &CancellationToken) -> CallEnd {
+    async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
         lock(&self.agent.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
+        let (mut request, watchers) = self.attempt_request(request);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -104,10 +115,10 @@ impl Call {
                 return (Err(last.unwrap_or_else(no_time)), Some(Stop::NoTimeLeft));
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
-            let attempt_request = self.attempt_request(request, attempt, left);
-            let progress = Progress::start(Arc::clone(&self.shared.clock), request.deltas.clone());
+            (request.attempt, request.deadline) = (attempt, left);
+            let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
-            let result = self.attempt(&attempt_request, &progress, limit, cut_ending, cancel).await;
+            let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
@@ -116,7 +127,7 @@ impl Call {
             match self.plan(&failure, attempt, &progress) {
                 Next::Stop(stop) => return (Err(failure), Some(stop)),
                 Next::Again { after } => {
-                    self.tell_retried(request);
+                    self.tell_retried(watchers.retried.as_ref());
                     let waited = tokio::time::timeout(after, cancel.cancelled()).await;
                     if waited.is_ok() {
                         return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -134,29 +145,32 @@ impl Call {
     }
 
     /// A watcher that is slow or gone misses it; the record of the call has it all the same.
-    fn tell_retried(&self, request: &CallRequest) {
-        if let (Some(retried), Some(record)) = (&request.retried, self.records.last()) {
-            let _ = retried.try_send(record.clone());
+    fn tell_retried(&self, watcher: Option<&mpsc::Sender<AttemptRecord>>) {
+        if let (Some(watcher), Some(record)) = (watcher, self.records.last()) {
+            let _ = watcher.try_send(record.clone());
         }
     }
 
-    fn attempt_request(&self, request: &CallRequest, attempt: u32, deadline: Duration) -> AttemptRequest {
-        let (settings, context) = (&self.agent.settings, &request.context);
-        AttemptRequest {
+    /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
+    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
+        let CallRequest { input, context, deltas, retried } = request;
+        let settings = &self.agent.settings;
+        let attempt_request = AttemptRequest {
             agent: settings.name.clone(),
-            input: Arc::clone(&request.input),
-            call_id: self.call_id.clone(),
-            run_id: context.run_id.clone(),
-            attempt,
-            idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| self.call_id.clone()),
-            traceparent: context.traceparent.clone(),
-            deadline,
-            tenant: context.tenant.clone(),
-            feature: context.feature.clone(),
-            priority: context.priority.clone(),
+            input,
+            call_id: self.id.clone(),
+            run_id: context.run_id,
+            attempt: 0,
+            idempotency_key: context.idempotency_key.unwrap_or_else(|| self.id.clone()),
+            traceparent: context.traceparent,
+            deadline: Duration::ZERO,
+            tenant: context.tenant,
+            feature: context.feature,
+            priority: context.priority,
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
-        }
+        };
+        (attempt_request, Watchers { deltas, retried })
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
@@ -196,7 +210,7 @@ impl Call {
                 () = &mut cut => return Err(cut_failure(cut_ending, limit)),
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
-                    if agent.settings.slow_by.is_slow(slow_call, timing(progress, now)) {
+                    if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
                         ageing = false;
                         self.report_ageing(now);
                     } else {
@@ -229,7 +243,7 @@ impl Call {
         if let Some(first) = progress.first_content() {
             agent.metrics.first_token_seconds.record(first.since(progress.started()).as_secs_f64());
         }
-        let mut timing = timing(progress, now);
+        let mut timing = progress.timing(now);
         if let Ok(Reply { usage: Some(usage), .. }) = &result {
             timing.tokens = timing.tokens.max(usage.output_tokens);
         }
@@ -348,6 +362,9 @@ impl Call {
                 })
             }
         };
+        if let Some(log) = &self.shared.call_log {
+            log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
+        }
         let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit: self.permit };
         if !self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts))) {
             super::metric::count(super::metric::OUTCOMES_LOST, Vec::new(), 1);
@@ -357,17 +374,16 @@ impl Call {
     }
 }
 
+/// An id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.
+fn call_id(unix_ms: u64) -> String {
+    let mut random = [0; 10];
+    fastrand::fill(&mut random);
+    uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid().to_string()
+}
+
 /// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
 fn is_final(stop: Stop) -> bool {
     !matches!(stop, Stop::WaitTooLong | Stop::NoTimeLeft | Stop::NotRetryable)
-}
-
-fn timing(progress: &Progress, now: Timestamp) -> Timing {
-    Timing {
-        elapsed: now.since(progress.started()),
-        first_content: progress.first_content().map(|first| first.since(progress.started())),
-        tokens: progress.pieces(),
-    }
 }
 
 fn cancelled(slow_without_content: bool) -> AttemptFailure {

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use metrics::{Counter, Label};
+use metrics::{Counter, Gauge, Label};
 
 use super::{
     core::{BreakerId, Guard},
@@ -52,6 +52,8 @@ struct EntryMetrics {
     failure: Counter,
     ignored: Counter,
     stale: Counter,
+    failure_share: Gauge,
+    slow_share: Gauge,
 }
 
 impl EntryMetrics {
@@ -60,7 +62,11 @@ impl EntryMetrics {
             let labels = vec![Label::new("breaker", name.to_string()), Label::from_static_parts("verdict", verdict)];
             metrics::counter!(metric::BREAKER_OUTCOMES.name, labels)
         };
+        let share =
+            |metric: metric::Metric| metrics::gauge!(metric.name, vec![Label::new("breaker", name.to_string())]);
         Self {
+            failure_share: share(metric::BREAKER_FAILURE_SHARE),
+            slow_share: share(metric::BREAKER_SLOW_SHARE),
             success: outcome("success"),
             failure: outcome("failure"),
             ignored: outcome("ignored"),
@@ -152,12 +158,12 @@ impl Book {
         let mut below = false;
         if let Some(passed) = &passes.provider {
             if passed.pass.kind == PassKind::Plain {
-                self.change(passed.guard.id, |breaker| breaker.aged(passed.pass, source, at).transitions);
+                self.age(passed, source, at);
             }
             below = self.is_shut(passed.guard.id) || self.is_over(passed);
         }
         if let Some(passed) = passes.target.as_ref().filter(|passed| !below && passed.pass.kind == PassKind::Plain) {
-            self.change(passed.guard.id, |breaker| breaker.aged(passed.pass, source, at).transitions);
+            self.age(passed, source, at);
         }
     }
 
@@ -235,6 +241,18 @@ impl Book {
         generation != Some(passed.pass.generation)
     }
 
+    fn age(&mut self, passed: &GatePass, source: Source, at: Timestamp) {
+        let mut exceeded = Vec::new();
+        self.change(passed.guard.id, |breaker| {
+            let effect = breaker.aged(passed.pass, source, at);
+            exceeded = effect.exceeded;
+            effect.transitions
+        });
+        let Some(entry) = self.entries.get(passed.guard.id.0) else { return };
+        show_shares(entry);
+        tell_exceeded(entry, &exceeded);
+    }
+
     /// Records a verdict in one breaker.
     fn record(&mut self, passed: &GatePass, verdict: Verdict, slow: bool, source: Source, facts: &Facts) {
         let (id, pass) = (passed.guard.id, passed.pass);
@@ -248,6 +266,8 @@ impl Book {
         if effect.trial_returned && pass.kind == PassKind::Trial {
             entry.gate.give_back(pass.generation);
         }
+        show_shares(entry);
+        tell_exceeded(entry, &effect.exceeded);
         let counter = match verdict {
             _ if effect.stale => &entry.metrics.stale,
             Verdict::Success => &entry.metrics.success,
@@ -340,7 +360,98 @@ fn show_state(entry: &Entry) {
             vec![Label::new("breaker", entry.name.to_string()), Label::from_static_parts("state", state.as_str())];
         metric::set(metric::BREAKER_STATE, labels, if state == snapshot.state { 1.0 } else { 0.0 });
     }
-    let label = || vec![Label::new("breaker", entry.name.to_string())];
-    metric::set(metric::BREAKER_FAILURE_SHARE, label(), snapshot.failure_share.unwrap_or(0.0));
-    metric::set(metric::BREAKER_SLOW_SHARE, label(), snapshot.slow_share.unwrap_or(0.0));
+    show_shares(entry);
+}
+
+fn show_shares(entry: &Entry) {
+    let snapshot = entry.breaker.snapshot();
+    entry.metrics.failure_share.set(snapshot.failure_share.unwrap_or(0.0));
+    entry.metrics.slow_share.set(snapshot.slow_share.unwrap_or(0.0));
+}
+
+/// What a breaker that only measures would have done.
+fn tell_exceeded(entry: &Entry, exceeded: &[(Reason, f64)]) {
+    if entry.breaker.state() != StateName::MetricsOnly {
+        return;
+    }
+    for (reason, value) in exceeded {
+        tracing::warn!(breaker = &*entry.name, reason = reason.as_str(), value, "breaker would have opened");
+        let labels =
+            vec![Label::new("breaker", entry.name.to_string()), Label::from_static_parts("reason", reason.as_str())];
+        metric::count(metric::BREAKER_WOULD_OPEN, labels, 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::{
+        breaker::{
+            settings::{BreakerSettings, HalfOpenBy, Scope},
+            state::GateView,
+        },
+        chance::Chance,
+    };
+
+    fn opened(by: HalfOpenBy) -> (Book, Guard) {
+        let settings = BreakerSettings { half_open_by: by, open_jitter: 0.0, ..BreakerSettings::default() };
+        let breaker = Breaker::try_new(settings, Scope::Target, Chance::from_seed(1)).unwrap();
+        let mut book = Book::default();
+        let guard = book.add("agent:draft".into(), breaker);
+        book.change(guard.id, |breaker| breaker.open(Reason::Consecutive, None, Timestamp::ZERO).into_iter().collect());
+        (book, guard)
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::ZERO.after(Duration::from_secs(seconds))
+    }
+
+    fn take(guard: &Guard, id: u64, now: Timestamp) -> (Pass, bool) {
+        let passed = guard.gate.pass(now).unwrap();
+        (Pass { id, generation: passed.generation, kind: passed.kind }, passed.opened_it)
+    }
+
+    const LATE: Pass = Pass { id: 99, generation: 0, kind: PassKind::Plain };
+
+    /// The supervisor hears of a late result after the first caller passed and before it hears of that.
+    #[test]
+    fn a_late_result_does_not_shut_the_gate_before_the_first_caller() {
+        for by in [HalfOpenBy::Timer, HalfOpenBy::FirstCall] {
+            let (mut book, guard) = opened(by);
+            let (first, opened_it) = take(&guard, 1, at(30));
+            assert!(opened_it);
+            book.released(guard.id, LATE, at(29));
+            assert_eq!(guard.gate.look(), GateView::Probe { free: 4, reason: Reason::Consecutive });
+            book.trial_taken(guard.id, first, opened_it, at(30));
+            assert_eq!(book.snapshot(guard.id).unwrap().state, StateName::HalfOpen);
+            assert_eq!(guard.gate.look(), GateView::Probe { free: 4, reason: Reason::Consecutive });
+        }
+    }
+
+    /// The open time is lengthened in the moment in which its end lets the first caller through.
+    #[test]
+    fn a_breaker_follows_its_gate() {
+        let (mut book, guard) = opened(HalfOpenBy::FirstCall);
+        let (first, opened_it) = take(&guard, 1, at(30));
+        book.change(guard.id, |breaker| breaker.cool_down(at(900), at(30)).into_iter().collect());
+        book.trial_taken(guard.id, first, opened_it, at(30));
+        let snapshot = book.snapshot(guard.id).unwrap();
+        assert_eq!((snapshot.state, snapshot.generation), (StateName::HalfOpen, guard.gate.generation()));
+        assert_eq!((1..9).filter(|_| guard.gate.pass(at(31)).is_ok()).count(), 4);
+    }
+
+    /// The word of the first caller died with the supervisor.
+    #[test]
+    fn what_was_not_heard_is_made_good_on_recovery() {
+        for by in [HalfOpenBy::Timer, HalfOpenBy::FirstCall] {
+            let (mut book, guard) = opened(by);
+            let (lost, _) = take(&guard, 1, at(30));
+            book.recover(at(31));
+            assert_eq!(book.snapshot(guard.id).unwrap().state, StateName::HalfOpen);
+            guard.gate.give_back(lost.generation);
+            assert_eq!((0..9).filter(|_| guard.gate.pass(at(31)).is_ok()).count(), 5, "the lost one is void");
+        }
+    }
 }

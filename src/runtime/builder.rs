@@ -17,7 +17,8 @@ use super::{
     address::Address,
     core::{AgentCore, AgentMetrics, Guard, ProviderCore, Shared},
     engine::Runtime,
-    ports::{Backend, Clock, TokioClock},
+    outside::OutsideBackend,
+    ports::{Backend, CallLog, Clock, TokioClock},
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX},
@@ -103,6 +104,7 @@ pub struct RuntimeBuilder {
     seed: Option<u64>,
     providers: Vec<ProviderSettings>,
     agents: Vec<(AgentSettings, Arc<dyn Backend>)>,
+    call_log: Option<Arc<dyn CallLog>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -141,6 +143,20 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Writes every finished or refused call down there.
+    #[must_use]
+    pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
+        self.call_log = Some(call_log);
+        self
+    }
+
+    /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
+    /// client as a [`super::guard_layer::GuardLayer`].
+    #[must_use]
+    pub fn guarded(self, settings: AgentSettings) -> Self {
+        self.agent(settings, Arc::new(OutsideBackend))
+    }
+
     /// Starts the actors on the present tokio runtime.
     pub async fn start(self) -> Result<Runtime, StartError> {
         if cfg!(panic = "abort") {
@@ -158,6 +174,7 @@ impl RuntimeBuilder {
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
+            places: agents.iter().map(|agent| (agent.settings.name.clone(), agent.index)).collect(),
             agents,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
@@ -168,6 +185,7 @@ impl RuntimeBuilder {
             line_length: AtomicU32::new(0),
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            call_log: self.call_log,
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
         let runs = Arc::new(RunTable::default());
@@ -207,6 +225,7 @@ fn make_providers(
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
+            compartment: format!("provider:{name}").into(),
             slots,
             guard,
             key_guard: key_guard.transpose()?,

@@ -1,8 +1,11 @@
 //! What outlives every actor: agents, providers, their slots, gates, budgets and ledgers. Each field names its one writer.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 use metrics::{Counter, Gauge, Histogram};
@@ -14,12 +17,12 @@ use super::{
     gate::Gate,
     metric,
     orchestrator::OrchestratorMessage,
-    ports::{Backend, Clock},
+    ports::{Backend, CallLog, Clock},
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };
 use crate::{
-    model::clock::Timestamp,
+    model::{clock::Timestamp, name::Name},
     policy::{
         breaker::window::Source, bulkhead::Bulkhead, chance::Chance, restart::RestartLedger, retry::RetryBudget,
         verdict::Keyed,
@@ -42,6 +45,8 @@ pub(crate) struct Guard {
 /// One provider.
 pub(crate) struct ProviderCore {
     pub(crate) settings: ProviderSettings,
+    /// Its name as a compartment: `provider:local`.
+    pub(crate) compartment: Arc<str>,
     /// Written by callers and leases; `None` = no cap.
     pub(crate) slots: Option<Mutex<Bulkhead>>,
     /// Only where two or more agents lean on it.
@@ -119,6 +124,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) chance: Chance,
     pub(crate) agents: Vec<Arc<AgentCore>>,
+    /// Where each is in `agents`.
+    pub(crate) places: HashMap<Name, usize>,
     pub(crate) supervisor: Address<SupervisorMessage>,
     pub(crate) orchestrator: Address<OrchestratorMessage>,
     /// Written by the supervisor; read by whoever shows it.
@@ -134,6 +141,8 @@ pub(crate) struct Shared {
     /// The orchestrator was told of a free slot and has not looked yet.
     pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// Where finished calls are written down, if anywhere.
+    pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }
 
 impl Shared {
@@ -142,7 +151,7 @@ impl Shared {
     }
 
     pub(crate) fn agent(&self, name: &str) -> Option<&Arc<AgentCore>> {
-        self.agents.iter().find(|agent| agent.settings.name.as_str() == name)
+        self.places.get(name).and_then(|place| self.agents.get(*place))
     }
 
     pub(crate) fn next_call(&self) -> u64 {

@@ -73,8 +73,9 @@ impl Word {
 impl Gate {
     /// A gate that shows `view`.
     pub(crate) fn new(view: GateView, generation: u32, trials: u32) -> Self {
+        let vacant = Word { state: State::Admit, timed: false, free: 0, generation };
         let gate = Self {
-            word: AtomicU64::new(0),
+            word: AtomicU64::new(vacant.pack()),
             until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
             reason: AtomicU8::new(0),
             trials: u16::try_from(trials).unwrap_or(u16::MAX),
@@ -302,6 +303,68 @@ mod tests {
             let refusal = Refusal { reason, until: Some(Timestamp::from_millis(5)) };
             let gate = Gate::new(GateView::Refuse(refusal), 1, 5);
             assert_eq!(gate.pass(Timestamp::from_millis(9_999)), Err(refusal));
+        }
+    }
+
+    #[test]
+    fn a_late_word_of_an_earlier_generation_does_not_shut_what_a_caller_opened() {
+        let gate = Gate::new(open(1_000), u32::MAX, 5);
+        let first = gate.pass(Timestamp::from_millis(1_000)).unwrap();
+        assert_eq!((first.generation, gate.generation()), (0, 0), "generations wrap around");
+        gate.publish(open(5_000), u32::MAX);
+        assert_eq!(gate.look(), GateView::Probe { free: 4, reason: Reason::FailureShare });
+        gate.publish(open(9_000), 1);
+        assert_eq!(gate.look(), open(9_000), "a later one does");
+    }
+
+    #[test]
+    fn below_a_gate_on_trial_no_trial_is_taken_and_an_open_one_still_refuses() {
+        let gate = Gate::new(open(1_000), 1, 5);
+        assert!(gate.pass_below(Timestamp::from_millis(999)).is_err());
+        let over = gate.pass_below(Timestamp::from_millis(1_000)).unwrap();
+        assert_eq!((over.kind, gate.look()), (PassKind::Plain, open(1_000)));
+        gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+        assert_eq!(gate.pass_below(Timestamp::ZERO).unwrap().kind, PassKind::Plain);
+        assert_eq!(gate.look(), GateView::Probe { free: 5, reason: Reason::FailureShare });
+        let forced = Refusal { reason: Reason::Forced, until: None };
+        gate.publish(GateView::Refuse(forced), 3);
+        assert_eq!(gate.pass_below(Timestamp::NEVER), Err(forced));
+    }
+
+    /// Timer and first callers in the same moment, at many gates one after the other and a little later each time: whoever is first,
+    /// five pass.
+    #[test]
+    fn the_timer_races_the_first_callers() {
+        const GATES: usize = 40_000;
+        let gates: Vec<Gate> = (0..GATES).map(|_| Gate::new(open(1_000), 1, 5)).collect();
+        let passed: Vec<AtomicU8> = (0..GATES).map(|_| AtomicU8::new(0)).collect();
+        let due = AtomicU64::new(0);
+        let pass = |index: usize, tries: usize| {
+            let passes = (0..tries).filter(|_| gates[index].pass(Timestamp::from_millis(1_000)).is_ok()).count();
+            passed[index].fetch_add(u8::try_from(passes).unwrap(), Ordering::SeqCst);
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for index in 0..GATES {
+                        while due.load(Ordering::Acquire) <= index as u64 {
+                            std::thread::yield_now();
+                        }
+                        pass(index, 2);
+                    }
+                });
+            }
+            for (index, gate) in gates.iter().enumerate() {
+                due.store(index as u64 + 1, Ordering::Release);
+                for _ in 0..index % 200 {
+                    std::hint::spin_loop();
+                }
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+            }
+        });
+        for (index, passed) in passed.iter().enumerate() {
+            pass(index, 9);
+            assert_eq!(passed.load(Ordering::SeqCst), 5, "gate {index}");
         }
     }
 }

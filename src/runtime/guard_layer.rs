@@ -116,14 +116,13 @@ where
         Box::pin(async move {
             let work = ready.call(request);
             tokio::pin!(work);
-            let result = match tokio::time::timeout(slow_call, &mut work).await {
-                Ok(result) => result,
-                Err(_) => {
-                    // Exactly the threshold is not slow yet.
-                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-                    admission.grow_old();
-                    work.await
-                }
+            let result = if let Ok(result) = tokio::time::timeout(slow_call, &mut work).await {
+                result
+            } else {
+                // Exactly the threshold is not slow yet.
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                admission.grow_old();
+                work.await
             };
             admission.finish(classify(&result));
             result.map_err(GuardError::Inner)

@@ -4,10 +4,12 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use tokio::sync::oneshot;
+use tokio_util::sync::DropGuard;
 
 use super::{
     agent_actor::{AgentMessage, Job},
     call::{CallContext, CallError, CallReply, CallRequest},
+    call_record::{Caller, logged_refusal},
     core::{AgentCore, Guard, Shared, lock},
     gate::Passed,
     metric,
@@ -15,7 +17,7 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{clock::Timestamp, envelope::Envelope, name::Name},
     policy::breaker::state::{GateView, Pass, PassKind},
 };
 
@@ -24,6 +26,28 @@ use crate::{
 pub struct AgentHandle {
     pub(crate) shared: Arc<Shared>,
     pub(crate) agent: Arc<AgentCore>,
+}
+
+/// A call on its way. Dropping it cancels the call.
+pub(crate) struct Sent {
+    answer: oneshot::Receiver<Result<CallReply, CallError>>,
+    context: Option<Box<CallContext>>,
+    cancel_on_drop: DropGuard,
+}
+
+/// A refusal of our own as a value, before it is put into words.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{refusal}")]
+pub struct Refused {
+    agent: Name,
+    refusal: Refusal,
+}
+
+impl Refused {
+    /// The outward shape.
+    pub fn to_envelope(&self) -> Envelope {
+        self.refusal.to_envelope(self.agent.as_str())
+    }
 }
 
 impl std::fmt::Debug for AgentHandle {
@@ -41,24 +65,45 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal))?;
-        self.call_admitted(permit, request).await
+        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
+        let sent = self.send(permit, request);
+        self.answer(sent).await
     }
 
-    /// Hands an admitted call to the actor and waits for its answer.
-    pub(crate) async fn call_admitted(&self, permit: Permit, request: CallRequest) -> Result<CallReply, CallError> {
+    /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
+    /// admission or a refusal costs, for measurements. Nothing is sent, no breaker learns anything.
+    pub fn admit_and_release(&self, context: &CallContext) -> Result<(), Refused> {
+        match self.admit(context) {
+            Ok(permit) => {
+                drop(permit);
+                Ok(())
+            }
+            Err(refusal) => Err(Refused { agent: self.name().clone(), refusal }),
+        }
+    }
+
+    /// Hands an admitted call to the actor.
+    pub(crate) fn send(&self, permit: Permit, request: CallRequest) -> Sent {
         let (reply, answer) = oneshot::channel();
         let cancel = self.shared.aborting.child_token();
-        // Whoever drops this future cancels the call.
-        let _cancel_on_drop = cancel.clone().drop_guard();
+        let cancel_on_drop = cancel.clone().drop_guard();
+        // Only a log asks who it was that a dying actor's call was for.
+        let context = self.shared.call_log.is_some().then(|| Box::new(request.context.clone()));
         let job = Job::new(request, permit, reply, cancel);
         // Where the actor is gone the job is dropped here, and with it the permit and the reply port.
         self.agent.address.cast(AgentMessage::Call(Box::new(job)));
-        match answer.await {
-            Ok(result) => result,
-            Err(_) if self.shared.stopping.is_cancelled() => Err(self.refused(&Refusal::ShuttingDown)),
-            Err(_) => Err(self.refused(&Refusal::Restarted)),
+        Sent { answer, context, cancel_on_drop }
+    }
+
+    /// Waits for the answer to a call that was sent.
+    pub(crate) async fn answer(&self, sent: Sent) -> Result<CallReply, CallError> {
+        // The guard lives until the answer is here: whoever drops this future cancels the call.
+        let Sent { answer, context, cancel_on_drop: _cancel_on_drop } = sent;
+        if let Ok(result) = answer.await {
+            return result;
         }
+        let refusal = if self.shared.stopping.is_cancelled() { Refusal::ShuttingDown } else { Refusal::Restarted };
+        Err(self.refused(&refusal, &context.unwrap_or_default()))
     }
 
     /// Takes everything that a call needs, or nothing: gates from the outside in, then slots.
@@ -102,14 +147,17 @@ impl AgentHandle {
         view
     }
 
-    /// The refusal as an error, counted.
-    pub(crate) fn refused(&self, refusal: &Refusal) -> CallError {
+    /// The refusal as an error, counted and logged.
+    pub(crate) fn refused(&self, refusal: &Refusal, context: &CallContext) -> CallError {
         let envelope = refusal.to_envelope(self.name().as_str());
         let labels = vec![
             metrics::Label::new("agent", self.name().as_str().to_owned()),
             metrics::Label::from_static_parts("reason", envelope.error_code.as_str()),
         ];
         metric::count(metric::REFUSED, labels, 1);
+        if let Some(log) = &self.shared.call_log {
+            log.finished(logged_refusal(&self.shared, &self.agent, &envelope, Caller::of(context)));
+        }
         CallError::refused(envelope)
     }
 
@@ -148,7 +196,7 @@ impl AgentHandle {
         now: Timestamp,
     ) -> Refusal {
         let jitter = self.shared.chance.share(id);
-        Refusal::Gate { breaker: guard.name.to_string(), refusal, now, jitter }
+        Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
     /// A slot of the provider and one of the agent, or none.
@@ -156,10 +204,9 @@ impl AgentHandle {
         let agent = &self.agent;
         let chance = self.shared.chance.fork(agent.index as u64);
         if let Some(slots) = &agent.provider.slots {
-            lock(slots).try_take(agent.member, now, chance).map_err(|full| Refusal::Bulkhead {
-                compartment: format!("provider:{}", agent.provider.settings.name),
-                full,
-            })?;
+            lock(slots)
+                .try_take(agent.member, now, chance)
+                .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
         }
         let taken = {
             let mut slots = lock(&agent.slots);
@@ -174,7 +221,7 @@ impl AgentHandle {
                 if let Some(slots) = &agent.provider.slots {
                     lock(slots).undo(agent.member, now);
                 }
-                Err(Refusal::Bulkhead { compartment: format!("agent:{}", self.name()), full })
+                Err(Refusal::Bulkhead { compartment: Arc::clone(&agent.guard.name), full })
             }
         }
     }

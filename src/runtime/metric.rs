@@ -41,6 +41,7 @@ metrics! {
     BREAKER_TRANSITIONS "watertight_breaker_transitions_total" Counter "Changes of state.";
     BREAKER_FAILURE_SHARE "watertight_breaker_failure_share" Gauge "Failed of finished outcomes in the window, 0 to 1.";
     BREAKER_SLOW_SHARE "watertight_breaker_slow_share" Gauge "Slow of all outcomes in the window, 0 to 1.";
+    BREAKER_WOULD_OPEN "watertight_breaker_would_open_total" Counter "Times that a breaker which only measures would have opened.";
     BREAKER_OUTCOMES "watertight_breaker_outcomes_total" Counter "Outcomes by verdict.";
     BREAKER_STALE "watertight_breaker_stale_total" Counter "Results of an earlier generation: they changed nothing.";
     ADMITTED "watertight_admitted_total" Counter "Calls that got everything they needed.";

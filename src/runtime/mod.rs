@@ -23,6 +23,7 @@ pub mod supervisor;
 mod address;
 mod agent_actor;
 mod attempts;
+mod call_record;
 mod core;
 mod gate;
 mod orchestrator;

@@ -112,6 +112,8 @@ impl OrchestratorActor {
                 let actions = self.feed(&mut inner, told);
                 lined |= self.perform(run, &mut inner, actions);
                 if run.final_record().is_some() {
+                    // Its record is all that is asked for from now on.
+                    inner.plan.let_go();
                     break;
                 }
             }
@@ -217,7 +219,7 @@ impl OrchestratorActor {
             Err(refusal @ Refusal::Bulkhead { .. }) => {
                 Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
             }
-            Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal).envelope)),
+            Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal, &context).envelope)),
         }
     }
 
@@ -278,6 +280,9 @@ impl OrchestratorActor {
                 let gates = LiveGates { shared: &self.shared };
                 let actions = inner.plan.replied(*key, Err(failed), self.shared.now(), &gates);
                 self.perform(run, &mut inner, actions);
+                if run.final_record().is_some() {
+                    inner.plan.let_go();
+                }
                 true
             }
         }

@@ -32,7 +32,7 @@ impl std::fmt::Debug for Admission {
 impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
-        let permit = self.admit(context).map_err(|refusal| self.refused(&refusal))?;
+        let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
         Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false })
     }
 

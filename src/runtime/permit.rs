@@ -79,10 +79,10 @@ impl GatePass {
         }
     }
 
-    /// Gives a trial back: to the gate at once, to the breaker by message.
+    /// Gives a trial back: to the breaker by message, then to the gate. In this order, so that whoever takes it next is heard of
+    /// after it came back.
     fn release(&self, shared: &Shared) {
         if self.pass.kind == PassKind::Trial {
-            // The message first: whoever takes the trial again must not be heard of before it was given back.
             let at = shared.now();
             shared.supervisor.cast(SupervisorMessage::Released { breaker: self.guard.id, pass: self.pass, at });
             self.guard.gate.give_back(self.pass.generation);

@@ -14,10 +14,12 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::model::{
+    call_log::CallRecord,
     clock::Timestamp,
     name::Name,
     reply::{AttemptFailure, Reply},
 };
+use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -57,6 +59,12 @@ impl Clock for TokioClock {
     fn unix_ms(&self, at: Timestamp) -> u64 {
         self.started_unix_ms.saturating_add(at.millis())
     }
+}
+
+/// Where finished calls are written down, one record each: what replay reads. Called on a worker thread, so it must not block.
+pub trait CallLog: Send + Sync + 'static {
+    /// A call ended, or was refused.
+    fn finished(&self, record: CallRecord);
 }
 
 /// The timeouts that an attempt's backend keeps itself. The timeout of the whole attempt is kept by the runtime.
@@ -171,6 +179,15 @@ impl Progress {
     /// How many pieces of content came so far; each is about one token.
     pub fn pieces(&self) -> u64 {
         self.pieces.load(Ordering::Relaxed)
+    }
+
+    /// What the rules for slow calls ask of it at `now`.
+    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
+        Timing {
+            elapsed: now.since(self.started),
+            first_content: self.first_content().map(|first| first.since(self.started)),
+            tokens: self.pieces(),
+        }
     }
 
     /// True if somebody wants the pieces as they come.

@@ -1,6 +1,6 @@
 //! Refusals and failures as envelopes: the one place where the inside's typed errors become the outward shape.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     model::{
@@ -27,10 +27,10 @@ const TRIALS_TAKEN_SPREAD: f64 = 1.0;
 pub(crate) enum Refusal {
     /// A breaker's gate is shut.
     #[error("the gate of {breaker} is shut: {}", .refusal.reason.as_str())]
-    Gate { breaker: String, refusal: GateRefusal, now: Timestamp, jitter: f64 },
+    Gate { breaker: Arc<str>, refusal: GateRefusal, now: Timestamp, jitter: f64 },
     /// No slot.
     #[error("no slot free in {compartment}")]
-    Bulkhead { compartment: String, full: Full },
+    Bulkhead { compartment: Arc<str>, full: Full },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -50,7 +50,7 @@ impl Refusal {
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Bulkhead { compartment, full } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
-                .with_detail("compartment", compartment.as_str()),
+                .with_detail("compartment", &**compartment),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
             Self::Restarted => Envelope::new(ErrorCode::AgentRestarted, message).with_retry_after(1.0),

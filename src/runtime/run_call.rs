@@ -56,12 +56,12 @@ pub(crate) fn start(
     let shared = Arc::clone(&handle.shared);
     let key = request.key;
     let streams = handle.agent.settings.timeouts.first_token.is_some();
-    let (deltas, pieces) = mpsc::channel(DELTAS_MAX);
-    let deltas = streams.then_some(deltas);
+    let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
     let (retried, retries) = mpsc::channel(RETRIES_MAX);
     let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried) };
+    let sent = handle.send(permit, call);
     shared.tracker.clone().spawn(async move {
-        let answer = handle.call_admitted(permit, call);
+        let answer = handle.answer(sent);
         let told = follow(answer, pieces, retries, |news| {
             let (kind, mut data) = match news {
                 News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
@@ -92,7 +92,7 @@ enum News {
 /// Waits for the answer and passes on what happens meanwhile; the last piece before the answer.
 async fn follow(
     answer: impl Future<Output = Result<CallReply, CallError>>,
-    mut pieces: mpsc::Receiver<String>,
+    mut pieces: Option<mpsc::Receiver<String>>,
     mut retries: mpsc::Receiver<AttemptRecord>,
     pass_on: impl Fn(News),
 ) -> Result<CallReply, CallError> {
@@ -103,8 +103,7 @@ async fn follow(
     let result = loop {
         tokio::select! {
             biased;
-            // An agent that does not stream has dropped its sender from the start.
-            Some(piece) = pieces.recv() => {
+            Some(piece) = next_piece(&mut pieces) => {
                 if gathered.is_empty() {
                     flush.as_mut().reset(tokio::time::Instant::now() + DELTA_GATHER);
                 }
@@ -119,13 +118,18 @@ async fn follow(
     while let Ok(attempt) = retries.try_recv() {
         pass_on(News::Retried(attempt));
     }
-    while let Ok(piece) = pieces.try_recv() {
+    while let Some(Ok(piece)) = pieces.as_mut().map(mpsc::Receiver::try_recv) {
         gathered.push_str(&piece);
     }
     if !gathered.is_empty() {
         pass_on(News::Content(gathered));
     }
     result
+}
+
+/// The next piece of content; none from an agent that does not stream, or has ended.
+async fn next_piece(pieces: &mut Option<mpsc::Receiver<String>>) -> Option<String> {
+    pieces.as_mut()?.recv().await
 }
 
 /// A call's end in the plan's words.

@@ -52,10 +52,18 @@ pub(crate) struct RunCell {
     /// Moved by the orchestrator only.
     pub(crate) inner: Mutex<RunInner>,
     inbox: Mutex<VecDeque<Told>>,
-    events: Mutex<Vec<Event>>,
+    events: Mutex<Vec<StoredEvent>>,
     last_event: watch::Sender<u64>,
     /// The terminal record, once there is one.
     finished: watch::Sender<Option<std::sync::Arc<RunRecord>>>,
+}
+
+/// An event without what follows from its place: its id and its run.
+struct StoredEvent {
+    ts_ms: u64,
+    kind: EventType,
+    step: Option<String>,
+    data: Value,
 }
 
 /// What the orchestrator knows of a run.
@@ -107,18 +115,26 @@ impl RunCell {
             if kind == EventType::StepDelta && events.len() >= EVENTS_MAX {
                 return;
             }
-            let id = events.len() as u64 + 1;
-            events.push(Event { id, ts_ms: shared.clock.unix_ms(at), kind, run_id: self.id.clone(), step, data });
-            id
+            events.push(StoredEvent { ts_ms: shared.clock.unix_ms(at), kind, step, data });
+            events.len() as u64
         };
-        self.last_event.send_replace(id);
+        // Who begins to listen after this finds the event in the log, because both take its lock.
+        if self.last_event.receiver_count() > 0 {
+            self.last_event.send_replace(id);
+        }
     }
 
     /// Events after the id `after`, in order.
     pub(crate) fn events_after(&self, after: u64) -> Vec<Event> {
         let events = lock(&self.events);
         let from = usize::try_from(after).unwrap_or(usize::MAX).min(events.len());
-        events[from..].to_vec()
+        let ids = (from as u64 + 1)..;
+        ids.zip(&events[from..]).map(|(id, event)| self.event(id, event)).collect()
+    }
+
+    fn event(&self, id: u64, stored: &StoredEvent) -> Event {
+        let StoredEvent { ts_ms, kind, step, data } = stored;
+        Event { id, ts_ms: *ts_ms, kind: *kind, run_id: self.id.clone(), step: step.clone(), data: data.clone() }
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {
@@ -147,15 +163,15 @@ impl RunCell {
 
     /// The run as it stands.
     pub(crate) fn record(&self) -> RunRecord {
-        if let Some(record) = self.final_record() {
-            return (*record).clone();
-        }
-        lock(&self.inner).plan.record()
+        // Under the lock: an ended run's plan is let go.
+        let inner = lock(&self.inner);
+        self.final_record().map_or_else(|| inner.plan.record(), |record| (*record).clone())
     }
 
     /// What it waits for; `None` once it is over.
     pub(crate) fn why(&self) -> Option<Why> {
-        if self.final_record().is_some() { None } else { lock(&self.inner).plan.why() }
+        let inner = lock(&self.inner);
+        if self.final_record().is_some() { None } else { inner.plan.why() }
     }
 
     pub(crate) fn status(&self) -> Option<RunStatus> {

@@ -13,8 +13,10 @@ use crate::workflow::plan::action::StepKey;
 
 /// Runs that may be live at once.
 pub(crate) const RUNS_LIVE_MAX: usize = 100_000;
-/// Finished runs that stay readable.
+/// Finished runs that stay readable once another one is started. Who starts it frees those beyond, not the orchestrator.
 pub(crate) const RUNS_KEPT_MAX: usize = 1_000;
+/// Finished runs that stay readable while none is started.
+pub(crate) const RUNS_KEPT_IDLE_MAX: usize = 2_000;
 /// Steps that may stand in the line.
 pub(crate) const LINE_MAX: usize = 1_000;
 
@@ -103,6 +105,10 @@ impl RunTable {
             return false;
         }
         runs.live.insert(run.id.clone(), Arc::clone(run));
+        let old = runs.forget_beyond(RUNS_KEPT_MAX);
+        drop(runs);
+        // Freed where nobody waits for the lock.
+        drop(old);
         true
     }
 
@@ -125,10 +131,16 @@ impl RunTable {
         let Some(run) = runs.live.remove(id) else { return };
         runs.kept_order.push_back(id.to_owned());
         runs.kept.insert(id.to_owned(), run);
-        while runs.kept_order.len() > RUNS_KEPT_MAX {
-            if let Some(oldest) = runs.kept_order.pop_front() {
-                runs.kept.remove(&oldest);
-            }
-        }
+        let old = runs.forget_beyond(RUNS_KEPT_IDLE_MAX);
+        drop(runs);
+        drop(old);
+    }
+}
+
+impl Runs {
+    /// Takes out the oldest finished runs until `max` are left.
+    fn forget_beyond(&mut self, max: usize) -> Vec<Arc<RunCell>> {
+        let excess = self.kept_order.len().saturating_sub(max);
+        self.kept_order.drain(..excess).filter_map(|oldest| self.kept.remove(&oldest)).collect()
     }
 }

@@ -14,7 +14,7 @@ pub const LIMIT_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// How runs go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunSettings {
-    /// The most that a run may take where its caller names no deadline, if that was configured; its workflow's own holds beside it.
+    /// No run takes longer, whatever its workflow says; `None` = only the workflow's own deadline holds.
     pub deadline: Option<Duration>,
     /// Language of texts for people.
     pub language: Language,
@@ -34,8 +34,6 @@ pub enum PlaceSharing {
 /// What is accepted at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// One input file, in bytes.
-    pub input_file_bytes_max: u64,
     /// Files of one run.
     pub input_files_max: u32,
     /// One text input, in bytes.
@@ -46,12 +44,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            input_file_bytes_max: 64 * 1024 * 1024,
-            input_files_max: 500,
-            input_text_bytes_max: 1024 * 1024,
-            reply_bytes_max: 16 * 1024 * 1024,
-        }
+        Self { input_files_max: 500, input_text_bytes_max: 1024 * 1024, reply_bytes_max: 16 * 1024 * 1024 }
     }
 }
 
@@ -78,7 +71,6 @@ pub(super) fn read_limits(root: &mut Reader<'_, '_>) -> Limits {
         value
     };
     let mut limits = Limits {
-        input_file_bytes_max: bytes("input_file_bytes_max", defaults.input_file_bytes_max),
         input_text_bytes_max: bytes("input_text_bytes_max", defaults.input_text_bytes_max),
         reply_bytes_max: bytes("reply_bytes_max", defaults.reply_bytes_max),
         ..defaults

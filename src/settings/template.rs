@@ -151,7 +151,7 @@ kind = \"embedded\"
 
 const DEFAULTS: &str = "
 [run]
-# deadline = \"off\"                       # a limit beside each workflow's own, as in \"1h\"
+# deadline = \"off\"                         # \"30m\": no run takes longer, whatever its workflow says
 # language = \"en\"                          # ko
 
 [places]

@@ -129,7 +129,7 @@ language = "ko"
 share = "rounded"
 
 [limits]
-input_file_bytes_max = 1_000_000
+reply_bytes_max = 1_000_000
 
 [defaults]
 slots = 7
@@ -201,7 +201,7 @@ fn everything_that_is_set_arrives() {
     let settings = Given::config(RICH).settings();
     assert_eq!(settings.run.deadline, Some(SECONDS(600)));
     assert_eq!((settings.run.language, settings.run.places), (Language::Ko, PlaceSharing::Rounded));
-    assert_eq!(settings.limits.input_file_bytes_max, 1_000_000);
+    assert_eq!(settings.limits.reply_bytes_max, 1_000_000);
     let local = settings.provider("local").unwrap();
     let ProviderBackend::OpenAi { endpoint, flavor, stream_upstream } = &local.backend else { panic!("{local:?}") };
     assert_eq!(endpoint.base_url, "http://127.0.0.1:8081/v1");
@@ -675,8 +675,8 @@ fn each_slip_is_named() {
         ("[places]\n\nshare = 'always'".to_owned(), "places.share = \"always\": must be one of never, rounded"),
         ("[node]\n\ninstances = 0".to_owned(), "node.instances = 0: must be a whole number from 1 to 1000"),
         (
-            "[limits]\n\ninput_file_bytes_max = 0".to_owned(),
-            "limits.input_file_bytes_max = 0: must be a whole number from 1 to 17179869184",
+            "[limits]\n\nreply_bytes_max = 0".to_owned(),
+            "limits.reply_bytes_max = 0: must be a whole number from 1 to 17179869184",
         ),
         ("[limits]\n\ninput_file_bytes = 1".to_owned(), "limits.input_file_bytes = 1: unknown key"),
         ("[defaults]\n\nslotz = 1".to_owned(), "defaults.slotz = 1: unknown key, did you mean `slots`?"),

@@ -23,6 +23,8 @@ use super::{
 
 /// The most bytes of a body, counted while it is read and after it is unpacked.
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// A stream may be so many times larger: each piece of its text comes in a frame of its own.
+const STREAM_OVERHEAD: usize = 64;
 /// The most headers of an answer.
 pub const HEADERS_MAX: usize = 128;
 /// The most bytes of all headers of an answer over HTTP/2.
@@ -55,6 +57,8 @@ pub struct ProviderOptions {
     pub query: Vec<(String, Secret)>,
     /// How long a connection may take, names and TLS included.
     pub connect_timeout: Duration,
+    /// The largest answer; [`BODY_BYTES_MAX`] unless set.
+    pub body_bytes_max: usize,
 }
 
 impl ProviderOptions {
@@ -67,6 +71,7 @@ impl ProviderOptions {
             headers: Vec::new(),
             query: Vec::new(),
             connect_timeout: Duration::from_secs(2),
+            body_bytes_max: BODY_BYTES_MAX,
         }
     }
 }
@@ -106,6 +111,7 @@ pub struct Answer {
     pub head: AnswerHead,
     /// The answer is an event stream by its content type.
     pub is_event_stream: bool,
+    bytes_max: usize,
     incoming: Incoming,
 }
 
@@ -120,6 +126,7 @@ impl fmt::Debug for ProviderOptions {
             .field("headers", &self.headers)
             .field("query", &self.query)
             .field("connect_timeout", &self.connect_timeout)
+            .field("body_bytes_max", &self.body_bytes_max)
             .finish()
     }
 }
@@ -131,6 +138,7 @@ pub struct ProviderClient {
     base_url: Url,
     headers: HeaderMap,
     secrets: Vec<Secret>,
+    body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,
 }
@@ -164,7 +172,8 @@ impl ProviderClient {
             .build()
             .map_err(|error| InvalidProvider::new("base_url", &shown(&base_url), chain(&error.without_url())))?;
         let secrets = secrets_of(options, &base_url);
-        Ok(Self { http, base_url, headers, secrets, tap: Arc::default() })
+        let body_bytes_max = options.body_bytes_max;
+        Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default() })
     }
 
     /// From now on `tap` hears every exchange of this client and of its clones; a tap before it no longer does.
@@ -199,7 +208,12 @@ impl ProviderClient {
         let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
         let head = incoming.head();
         match head.status {
-            200..=299 => Ok(Answer { head, is_event_stream: incoming.is_event_stream(), incoming }),
+            200..=299 => Ok(Answer {
+                head,
+                is_event_stream: incoming.is_event_stream(),
+                bytes_max: self.body_bytes_max,
+                incoming,
+            }),
             400.. => Err(failure_of_answer(head, &incoming.error_body().await, pointers)),
             status => Err(AttemptFailure {
                 status: Some(status),
@@ -220,9 +234,8 @@ impl Answer {
         let status = self.head.status;
         let mut body = Vec::new();
         while let Some(piece) = self.incoming.piece().await? {
-            if body.len() + piece.len() > BODY_BYTES_MAX {
-                let message = format!("the answer is larger than {BODY_BYTES_MAX} bytes");
-                return Err(AttemptFailure { status: Some(status), ..AttemptFailure::new(Ending::BadReply, message) });
+            if body.len() + piece.len() > self.bytes_max {
+                return Err(too_large(status, self.bytes_max));
             }
             body.extend_from_slice(&piece);
         }
@@ -231,11 +244,19 @@ impl Answer {
 
     /// The body as it comes.
     pub fn into_pieces(self) -> impl futures_util::Stream<Item = Result<Bytes, AttemptFailure>> + Send + 'static {
-        stream::unfold(self.incoming, |mut incoming| async move {
+        let (status, bytes_max) = (self.head.status, self.bytes_max.saturating_mul(STREAM_OVERHEAD));
+        stream::unfold((self.incoming, 0_usize), move |(mut incoming, before)| async move {
             let piece = incoming.piece().await.transpose()?;
-            Some((piece, incoming))
+            let bytes = before.saturating_add(piece.as_ref().map_or(0, Bytes::len));
+            let piece = if bytes > bytes_max { Err(too_large(status, bytes_max)) } else { piece };
+            Some((piece, (incoming, bytes)))
         })
     }
+}
+
+fn too_large(status: u16, bytes_max: usize) -> AttemptFailure {
+    let message = format!("the answer is larger than {bytes_max} bytes");
+    AttemptFailure { status: Some(status), ..AttemptFailure::new(Ending::BadReply, message) }
 }
 
 fn checked_url(text: &str) -> Result<Url, InvalidProvider> {

@@ -111,17 +111,23 @@ impl Running {
 
     /// Waits for its end.
     #[track_caller]
-    pub fn end(mut self) -> Ended {
+    pub fn end(self) -> Ended {
+        self.end_within(BOUND)
+    }
+
+    /// Waits for its end no longer than this.
+    #[track_caller]
+    pub fn end_within(mut self, bound: Duration) -> Ended {
         let began = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(began.elapsed() < BOUND, "it does not end: {}", self.said());
+            assert!(began.elapsed() < bound, "it does not end: {}", self.said());
             std::thread::sleep(LOOK);
         };
         let out = self.out.take().map(|out| out.join().unwrap()).unwrap_or_default();
-        while !self.err.is_finished() && began.elapsed() < BOUND {
+        while !self.err.is_finished() && began.elapsed() < bound + BOUND {
             std::thread::sleep(LOOK);
         }
         Ended { code: status.code(), out, err: self.said() }

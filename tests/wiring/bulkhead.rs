@@ -175,7 +175,7 @@ async fn a_slot_comes_back_however_a_call_ends() {
 async fn blocking_work_keeps_its_slot_until_the_thread_ends() {
     let mut settings = agent("draft", "local");
     settings.slots = 1;
-    let backend = Scripted::always(Answer::Block(ms(200)));
+    let backend = Scripted::always(Answer::Block(ms(400)));
     let runtime = one_agent(settings, backend.clone()).await;
     let handle = runtime.agent("draft").unwrap();
     let left = tokio::time::timeout(ms(40), call(&runtime, "draft")).await;
@@ -214,7 +214,7 @@ async fn half_open(runtime: &watertight::runtime::engine::Runtime, of: &str, bac
     use watertight::runtime::supervisor::BreakerAct;
     match of {
         "provider:local" => {
-            backends.iter().for_each(|backend| backend.now(crate::support::refused_connection()));
+            crate::support::all(backends, &crate::support::refused_connection());
             let _ = (call(runtime, "draft").await, call(runtime, "review").await, call(runtime, "draft").await);
         }
         "agent:draft" => {

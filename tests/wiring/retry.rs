@@ -76,7 +76,10 @@ async fn an_asked_pause_is_kept_to_the_millisecond() {
         assert_eq!(backend.count(), 2, "{asked:?}");
         let reply = running.end().await.unwrap();
         assert_eq!(reply.attempts[0].retry_after, Some(asked.as_secs_f64()));
-        assert_eq!(reply.attempts[1].started_ms - reply.attempts[0].started_ms, waited.as_millis() as u64);
+        assert_eq!(
+            reply.attempts[1].started_ms - reply.attempts[0].started_ms,
+            u64::try_from(waited.as_millis()).unwrap()
+        );
     }
 }
 

@@ -1,7 +1,5 @@
 //! A provider that several agents lean on: one ill agent never shuts its neighbours, a sick provider is one event and not four.
 
-use std::sync::Arc;
-
 use watertight::{
     model::facts::Ending,
     policy::breaker::state::{Reason, StateName},
@@ -9,18 +7,16 @@ use watertight::{
 };
 
 use crate::{
-    kit::{Answer, Scripted, agent, call, call_later, code, pass, provider, settle},
-    support::{Call, FOUR, agents_on, changes, codes, detail, four_agents, hold, ms, refused_connection, s, state},
+    kit::{Answer, agent, call, call_later, code, pass, provider, settle},
+    support::{
+        Call, FOUR, agents_on, all, changes, codes, detail, four_agents, hold, ms, refused_connection, s, state,
+    },
 };
 
 async fn round(runtime: &Runtime) {
     for of in FOUR {
         drop(call(runtime, of).await);
     }
-}
-
-fn all(backends: &[Arc<Scripted>], answer: &Answer) {
-    backends.iter().for_each(|backend| backend.now(answer.clone()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,13 +99,13 @@ async fn results_of_calls_from_before_the_illness_are_explained_by_it() {
     backends[0].now(Answer::status(503).after(s(55)));
     let old: Vec<_> = (0..10).map(|_| Call(call_later(&runtime, "style"))).collect();
     settle().await;
-    backends[1..].iter().for_each(|backend| backend.now(Answer::status(503)));
+    all(&backends[1..], &Answer::status(503));
     for of in ["draft", "review", "meta"] {
         drop(call(&runtime, of).await);
     }
     assert_eq!(state(&runtime, "provider:local"), StateName::Open);
     pass(s(30)).await;
-    backends[1..].iter().for_each(|backend| backend.now(Answer::Good));
+    all(&backends[1..], &Answer::Good);
     for of in ["draft", "review", "meta", "draft", "review"] {
         assert_eq!(code(&call(&runtime, of).await), "OK");
     }

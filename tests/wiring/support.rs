@@ -74,6 +74,13 @@ impl Drop for Call {
     }
 }
 
+/// From now on all of them do this.
+pub fn all(backends: &[Arc<Scripted>], answer: &Answer) {
+    for backend in backends {
+        backend.now(answer.clone());
+    }
+}
+
 /// A call with a context.
 pub async fn call_with(runtime: &Runtime, agent: &str, context: CallContext) -> Result<CallReply, CallError> {
     let request = CallRequest { context, ..CallRequest::of(Value::Null) };

@@ -127,11 +127,12 @@ async fn five_trials_whoever_opens_the_gate() {
                 })
             })
             .collect();
-        tokio::time::sleep(ms(60)).await;
+        until("5 trials", || backend.count() >= 50).await;
+        tokio::time::sleep(ms(40)).await;
         assert_eq!(backend.count() - 45, 5, "round {round}");
         stop.store(true, Ordering::SeqCst);
         drop(runtime);
-        for task in storm.into_iter() {
+        for task in storm {
             task.await.unwrap();
         }
         for call in late {

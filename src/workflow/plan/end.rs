@@ -34,7 +34,7 @@ impl RunPlan {
             self.join_if_done(step, now);
         } else {
             // The one item of a plain step ends as its round does; the round keeps the output.
-            self.set_state(step, place, ItemState::Ended(Box::new(End { output: None, ..end.clone() })));
+            self.set_state(step, place, ItemState::Ended(Box::new(end.without_output())));
             self.steps[step].round_mut().unfinished -= 1;
             self.finish_round(step, end, now);
         }

@@ -1,6 +1,6 @@
 //! How the plan's events are written: one shape for all that concern a step.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::{
     action::{Action, NewEvent},
@@ -16,11 +16,12 @@ impl RunPlan {
 
     /// An event of a step: `index` and `iteration` stand beside its own facts.
     pub(super) fn emit_step(&mut self, kind: EventType, step: usize, index: Option<u32>, facts: Json) {
-        let mut data = json!({ "index": index, "iteration": self.steps[step].iteration() });
-        if let (Some(data), Json::Object(facts)) = (data.as_object_mut(), facts) {
-            data.extend(facts.into_iter().filter(|(_, fact)| !fact.is_null()));
-        }
-        self.emit(kind, Some(step), data);
+        let facts = if let Json::Object(facts) = facts { facts } else { Map::new() };
+        let mut data = Map::with_capacity(2 + facts.len());
+        data.insert("index".to_owned(), Json::from(index));
+        data.insert("iteration".to_owned(), Json::from(self.steps[step].iteration()));
+        data.extend(facts.into_iter().filter(|(_, fact)| !fact.is_null()));
+        self.emit(kind, Some(step), Json::Object(data));
     }
 
     pub(super) fn unix_ms(&self, at: Timestamp) -> u64 {

@@ -186,6 +186,16 @@ impl RunPlan {
         self.take_actions()
     }
 
+    /// Frees what an ended run was made of. Its record, and whatever else is asked of it, must have been taken before.
+    pub fn let_go(&mut self) {
+        if self.status.is_terminal() {
+            self.steps = Vec::new();
+            self.input = Value::from(());
+            self.output = None;
+            self.alarms.clear();
+        }
+    }
+
     /// The call of this key as it was or would be asked for, if it is awaited.
     pub fn request(&self, key: StepKey) -> Option<CallRequest> {
         self.awaited(key).and_then(|place| self.request_of(key.step, place))

@@ -106,8 +106,12 @@ impl RunPlan {
 
     fn opening(&self, step: usize) -> Result<Opening, ExpressionError> {
         let definition = &self.workflow.steps[step];
+        let about_step = definition.when.as_ref().filter(|when| when.about == About::Step);
+        if about_step.is_none() && definition.map.is_none() {
+            return Ok(Opening::Items(vec![Item::new(None, minijinja::Value::from(()))]));
+        }
         let context = self.step_context(step);
-        if let Some(when) = definition.when.as_ref().filter(|when| when.about == About::Step)
+        if let Some(when) = about_step
             && !when.expression.holds(&context)?
         {
             return Ok(Opening::Skip);

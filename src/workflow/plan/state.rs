@@ -29,6 +29,12 @@ impl End {
         Self { status: StepStatus::Succeeded, output: Some(output), error: None, cause: None, degraded: None }
     }
 
+    /// The same, its output left out.
+    pub(super) fn without_output(&self) -> Self {
+        let Self { status, output: _, error, cause, degraded } = self;
+        Self { status: *status, output: None, error: error.clone(), cause: *cause, degraded: degraded.clone() }
+    }
+
     /// By its `when`.
     pub(super) fn skipped() -> Self {
         Self { status: StepStatus::Skipped, output: None, error: None, cause: None, degraded: None }

@@ -1,0 +1,50 @@
+# The same recipes as .ci/run, one at a time. `just` lists them.
+
+default:
+    @just --list
+
+# All that a machine checks
+ci:
+    .ci/run
+
+fmt:
+    cargo fmt --all
+
+lint:
+    cargo fmt --all --check
+    cargo clippy --locked --all-targets -- -D warnings
+
+# The floors build alone
+features:
+    cargo check --locked --no-default-features --lib
+    cargo check --locked --no-default-features --lib --features runtime
+    cargo check --locked --no-default-features --lib --features http
+    cargo check --locked --no-default-features --lib --features serve
+
+test:
+    cargo test
+
+build:
+    cargo build --locked --release --bins --examples
+
+# The reference job: photos and notes in, a blog post out
+momently *ARGS:
+    cargo run --release -- run examples/momently {{ARGS}}
+
+# One agent of four falls ill and recovers
+one-sick-agent:
+    cargo run --release --example one_sick_agent
+
+# Breaker vectors, from files
+conformance +FILES:
+    cargo run --release --example breaker_conformance -- {{FILES}}
+
+bench:
+    cargo bench
+
+doc:
+    RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+
+# Licences, bans, advisories; needs cargo-deny
+deny:
+    cargo deny check

@@ -1,0 +1,87 @@
+//! A call's end as a line of the call log.
+
+use super::{
+    call::{CallContext, CallError, CallReply},
+    core::{AgentCore, Shared},
+};
+use crate::model::{
+    call_log::{CallRecord, LoggedAttempt},
+    clock::Timestamp,
+    envelope::Envelope,
+    facts::Ending,
+    run::AttemptRecord,
+};
+
+/// For whom the call was.
+pub(crate) struct Caller {
+    pub(crate) tenant: Option<String>,
+    pub(crate) feature: Option<String>,
+}
+
+impl Caller {
+    pub(crate) fn of(context: &CallContext) -> Self {
+        Self { tenant: context.tenant.clone(), feature: context.feature.clone() }
+    }
+}
+
+/// A call that was made.
+pub(crate) fn logged_call(
+    shared: &Shared,
+    agent: &AgentCore,
+    call_id: String,
+    started: Timestamp,
+    ending: &Ending,
+    answer: &Result<CallReply, CallError>,
+    caller: Caller,
+) -> CallRecord {
+    let (attempts, usage, envelope) = match answer {
+        Ok(reply) => (&reply.attempts, reply.usage, None),
+        Err(error) => (&error.attempts, error.usage, Some(&*error.envelope)),
+    };
+    let status = match ending {
+        Ending::Status { status, .. } => Some(*status),
+        // Work without HTTP that ended well has the status that it would have had.
+        Ending::Success => attempts.last().and_then(|attempt| attempt.status).or(Some(200)),
+        _ => None,
+    };
+    CallRecord {
+        duration_ms: u64::try_from(shared.now().since(started).as_millis()).unwrap_or(u64::MAX),
+        status,
+        attempts: attempts.iter().map(logged_attempt).collect(),
+        cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
+        tokens: usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens)),
+        call_id: Some(call_id),
+        ..common(shared, agent, started, envelope, caller)
+    }
+}
+
+/// A call that a guard refused.
+pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: Caller) -> CallRecord {
+    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), caller) }
+}
+
+fn common(
+    shared: &Shared,
+    agent: &AgentCore,
+    started: Timestamp,
+    envelope: Option<&Envelope>,
+    caller: Caller,
+) -> CallRecord {
+    let settings = &agent.settings;
+    CallRecord {
+        ts_ms: shared.clock.unix_ms(started),
+        agent: settings.name.as_str().to_owned(),
+        error_code: envelope.map(|envelope| envelope.error_code.as_str().to_owned()),
+        retryable: envelope.map(|envelope| envelope.retryable),
+        provider: Some(settings.provider.as_str().to_owned()),
+        model: settings.model.clone(),
+        key_id: agent.provider.settings.key.as_ref().map(|key| key.as_str().to_owned()),
+        tenant: caller.tenant,
+        feature: caller.feature,
+        ..CallRecord::default()
+    }
+}
+
+fn logged_attempt(attempt: &AttemptRecord) -> LoggedAttempt {
+    LoggedAttempt { start_ms: attempt.started_ms, duration_ms: attempt.duration_ms, status: attempt.status }
+}
