@@ -365,10 +365,9 @@ impl Call {
         if let Some(log) = &self.shared.call_log {
             log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
         }
-        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit: self.permit };
-        if !self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts))) {
-            super::metric::count(super::metric::OUTCOMES_LOST, Vec::new(), 1);
-        }
+        let permit = self.permit.hand_over();
+        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit };
+        self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         // A caller that has left does not mind.
         let _ = reply.send(answer);
     }
