@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     agent_actor::Job,
+    attempt_cut::{cancelled, cut_failure},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, logged_call},
     core::{AgentCore, Shared, lock},
@@ -391,16 +392,4 @@ fn timing(progress: &Progress, now: Timestamp) -> Timing {
         first_content: progress.first_content().map(|first| first.since(progress.started())),
         tokens: progress.pieces(),
     }
-}
-
-fn cancelled(slow_without_content: bool) -> AttemptFailure {
-    AttemptFailure::new(Ending::Cancelled { slow_without_content }, "the caller left")
-}
-
-fn cut_failure(ending: Ending, limit: Duration) -> AttemptFailure {
-    let message = match ending {
-        Ending::DeadlineCut => format!("the deadline passed after {:.1} s of this attempt", limit.as_secs_f64()),
-        _ => format!("no complete answer within {:.1} s", limit.as_secs_f64()),
-    };
-    AttemptFailure::new(ending, message)
 }
