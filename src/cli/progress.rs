@@ -90,10 +90,11 @@ fn show_live(
                 && let Some((bar, _)) = bars.remove(name)
             {
                 bar.finish_and_clear();
+                all.remove(&bar);
             }
             if let Some(line) = line_of(event, name, seconds) {
-                // A terminal that is gone needs no lines.
-                let _ = all.println(line);
+                // Whole lines only: what is printed after the last one begins at the left.
+                all.suspend(|| say(&line));
             }
         }
     }
@@ -110,29 +111,32 @@ fn name_of(event: &Event) -> String {
     name
 }
 
-/// The line of an event; `None` for what only a live display shows.
+/// The line of an event; `None` for what only a live display shows. `seconds` since the step began.
 fn line_of(event: &Event, name: &str, seconds: Option<f64>) -> Option<String> {
     let data = &event.data;
-    let text = |key: &str| data[key].as_str().unwrap_or_default().to_owned();
-    let after = seconds.map(|seconds| format!(" in {seconds:.1} s")).unwrap_or_default();
+    let text = |key: &str| data[key].as_str().unwrap_or_default();
+    let after = seconds.map(|seconds| format!(" after {seconds:.1} s")).unwrap_or_default();
     let wait = data["retry_after"].as_f64().map(|wait| format!(", again in {wait:.0} s")).unwrap_or_default();
-    let code =
-        data["error"]["error_code"].as_str().or_else(|| data["error_code"].as_str()).unwrap_or_default().to_owned();
+    let code = data["error"]["error_code"].as_str().or_else(|| data["error_code"].as_str()).unwrap_or_default();
     let line = match event.kind {
         EventType::StepDelta | EventType::RunStarted => return None,
         EventType::RunFinished => format!("= {}", text("status")),
-        EventType::RunParked => format!("~ parked: {} is shut ({}){wait}", text("agent"), text("reason")),
+        EventType::RunParked => {
+            let wake = data["wake_ms"].as_u64().map(|wake| wake.saturating_sub(event.ts_ms) as f64 / 1_000.0);
+            let wake = wake.map_or_else(|| "until it opens".to_owned(), |wake| format!("for {wake:.0} s"));
+            format!("~ parked {wake}: agent {} is shut out ({})", text("agent"), text("reason"))
+        }
         EventType::RunResumed => "~ resumed".to_owned(),
         EventType::StepStarted => format!("> {name}"),
         EventType::StepRefused => format!("~ {name}: refused, {code}{wait}"),
-        EventType::StepRetried => format!("~ {name}: trying again after {code}{after}"),
+        EventType::StepRetried => format!("~ {name}: {code}{after}, trying again"),
         EventType::StepDegraded => {
             let code = if code.is_empty() { text("cause") } else { code };
-            format!("! {name}: {}{after} ({code})", action_in_words(&text("action")))
+            format!("! {name}: {code}{after}, {}", action_in_words(text("action")))
         }
         EventType::StepSkipped if text("why") == "when" => format!("- {name}: not needed"),
-        EventType::StepSkipped => return None,
         // What was done instead is told already.
+        EventType::StepSkipped => return None,
         EventType::StepFinished if text("status") == "degraded" => return None,
         EventType::StepFinished if code.is_empty() => format!("+ {name}{after}"),
         EventType::StepFinished => format!("x {name}: {code}{after}"),
@@ -151,24 +155,34 @@ mod tests {
         let event = |kind, data| Event { id: 1, ts_ms: 5, kind, run_id: "r".into(), step: Some("draft".into()), data };
         for (kind, data, want) in [
             (EventType::StepStarted, json!({"iteration": 1}), Some("> draft #2")),
-            (EventType::StepFinished, json!({"index": 3}), Some("+ draft[3] in 1.2 s")),
+            (EventType::StepFinished, json!({"index": 3}), Some("+ draft[3] after 1.2 s")),
             (
                 EventType::StepFinished,
                 json!({"error": {"error_code": "AGENT_TIMEOUT"}}),
-                Some("x draft: AGENT_TIMEOUT in 1.2 s"),
+                Some("x draft: AGENT_TIMEOUT after 1.2 s"),
             ),
             (EventType::StepDelta, json!({"text": "x"}), None),
             (
                 EventType::StepDegraded,
                 json!({"cause": "error", "action": "default", "error_code": "AGENT_NETWORK_ERROR"}),
-                Some("! draft: went on with its default in 1.2 s (AGENT_NETWORK_ERROR)"),
+                Some("! draft: AGENT_NETWORK_ERROR after 1.2 s, went on with its default"),
             ),
             (EventType::StepFinished, json!({"status": "degraded", "error": {"error_code": "AGENT_TIMEOUT"}}), None),
             (EventType::StepSkipped, json!({"why": "when"}), Some("- draft: not needed")),
             (
                 EventType::StepRetried,
                 json!({"error_code": "AGENT_ERROR"}),
-                Some("~ draft: trying again after AGENT_ERROR in 1.2 s"),
+                Some("~ draft: AGENT_ERROR after 1.2 s, trying again"),
+            ),
+            (
+                EventType::RunParked,
+                json!({"agent": "draft", "reason": "consecutive", "wake_ms": 30_005}),
+                Some("~ parked for 30 s: agent draft is shut out (consecutive)"),
+            ),
+            (
+                EventType::RunParked,
+                json!({"agent": "draft", "reason": "forced", "wake_ms": null}),
+                Some("~ parked until it opens: agent draft is shut out (forced)"),
             ),
         ] {
             let event = event(kind, data);

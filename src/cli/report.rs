@@ -108,7 +108,7 @@ fn whereabouts(step: &StepRecord, settings: &Settings) -> String {
     let place = provider.and_then(|provider| address(settings, provider));
     let place = place.map(|place| format!(" at {place}")).unwrap_or_default();
     let attempts = match step.attempts.len() {
-        0 => "not called".to_owned(),
+        0 => "no attempt came to an end".to_owned(),
         1 => "1 attempt".to_owned(),
         many => format!("{many} attempts"),
     };

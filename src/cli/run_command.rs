@@ -34,9 +34,7 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Stop> {
 }
 
 async fn run_once(args: RunArgs) -> Result<(), Stop> {
-    let deadline = args.deadline.as_deref().map(duration::parse).transpose().map_err(|error| {
-        Stop::Usage(format!("--deadline {}: {error}", args.deadline.as_deref().unwrap_or_default()))
-    })?;
+    let deadline = args.deadline.as_deref().map(read_deadline).transpose()?;
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
@@ -66,6 +64,14 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
         RunStatus::Completed => Ok(()),
         RunStatus::CompletedDegraded => Err(Stop::Degraded),
         _ => Err(Stop::Failed),
+    }
+}
+
+fn read_deadline(text: &str) -> Result<Duration, Stop> {
+    match duration::parse(text) {
+        Ok(Duration::ZERO) => Err(Stop::Usage(format!("--deadline {text}: must be longer than 0"))),
+        Ok(deadline) => Ok(deadline),
+        Err(error) => Err(Stop::Usage(format!("--deadline {text}: {error}"))),
     }
 }
 

@@ -150,7 +150,7 @@ impl Runtime {
             self.shared.tracker.wait().await;
         }
         self.root.kill();
-        self.end_runs();
+        // What is still live ends with the drop of this value, here.
     }
 
     /// Runs that are still live end as cancelled: no waiter of theirs hangs.

@@ -153,6 +153,7 @@ fn arguments() {
         (&["--set", "agents.draft.slotz=3"], &["--set", "slotz", "slots"]),
         (&["--set", "agents.draft.slots=many"], &["--set", "slots", "many"]),
         (&["--deadline", "5"], &["--deadline 5"]),
+        (&["--deadline", "0s"], &["--deadline 0s"]),
         (&["--config", "nowhere.toml"], &["nowhere.toml"]),
         (&["--workflow", "nowhere.toml"], &["nowhere.toml"]),
     ] {

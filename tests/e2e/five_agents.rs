@@ -54,7 +54,12 @@ fn a_dead_helper_is_gone_without() {
     assert_eq!(style["attempts"].as_array().unwrap().len(), 3, "it was tried again");
     let told = run(&agents, &[]).exits(3);
     assert_shows(&told.out, &PHOTOS);
-    for text in ["! style: went on with its default", "degraded: step style", "AGENT_NETWORK_ERROR"] {
+    for text in [
+        "! style: AGENT_NETWORK_ERROR after ",
+        "went on with its default",
+        "degraded: step style",
+        "AGENT_NETWORK_ERROR",
+    ] {
         assert!(told.err.contains(text), "{text:?}: {}", told.err);
     }
 }
@@ -87,14 +92,14 @@ fn an_agent_that_dies_at_work() {
         let args = args(&agents, &["--json"]);
         let mut running = Running::start(command(&args.iter().map(String::as_str).collect::<Vec<_>>()));
         running.wait_for(&format!("> {name}\n"));
-        running.wait_for("+ photos in ");
+        running.wait_for("+ photos after ");
         agents[at].kill();
         let ended = running.end().exits(code);
         let json = ended.json();
         let ill = step(&json, name);
         assert_eq!(ill["error"]["error_code"], "AGENT_NETWORK_ERROR", "{}", ended.out);
         assert_eq!(step(&json, "photos")["status"], "succeeded");
-        assert!(ended.err.contains(&format!("~ {name}: trying again after AGENT_NETWORK_ERROR")), "{}", ended.err);
+        assert!(ended.err.contains(&format!("~ {name}: AGENT_NETWORK_ERROR after ")), "{}", ended.err);
     }
 }
 

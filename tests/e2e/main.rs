@@ -2,6 +2,7 @@
 //! with its test.
 
 #![allow(unreachable_pub, reason = "modules of one test program")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
 mod process;
 mod project;

@@ -10,8 +10,15 @@ fn one_command_makes_the_post() {
     let run = watertight(&["run", MOMENTLY]).exits(0);
     assert_shows(&run.out, &PHOTOS);
     assert!(run.out.starts_with("# ") && run.out.contains("2025년 4월 12일"), "{}", run.out);
-    for line in ["> photos", "+ photos in ", "+ style in ", "+ draft in ", "+ review in ", "+ meta in ", "= completed"]
-    {
+    for line in [
+        "> photos",
+        "+ photos after ",
+        "+ style after ",
+        "+ draft after ",
+        "+ review after ",
+        "+ meta after ",
+        "= completed",
+    ] {
         assert!(run.err.contains(line), "{line:?}: {}", run.err);
     }
     let quiet = watertight(&["run", MOMENTLY, "--quiet"]).exits(0);

@@ -6,12 +6,14 @@ use serde_json::json;
 use watertight::{
     model::run::RunStatus,
     runtime::engine::{Part, Runtime},
-    workflow::checked::Workflow,
+    workflow::{checked::Workflow, plan::why::Why},
 };
 
 use crate::{
-    kit::{Answer, Scripted, settle},
-    support::{alone, assert_called_once, assert_idle, chain, end, ms, runtime, s, start, start_with, workflow},
+    kit::{Answer, Scripted, call_later, settle},
+    support::{
+        alone, assert_called_once, assert_idle, callers, chain, end, ms, runtime, s, start, start_with, workflow,
+    },
 };
 
 /// A list, a chain and a revision: 12 calls by four agents.
@@ -137,6 +139,32 @@ async fn a_death_between_a_slot_and_the_line_wakes_the_line() {
         assert_eq!(end(run).await.status, RunStatus::Completed);
     }
     assert_called_once(&[backend]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_jumps_the_line_while_the_orchestrator_is_away() {
+    let backend = Scripted::always(Answer::Hang);
+    let runtime = runtime(vec![(alone("a", 1), backend.clone())]).await;
+    let holder = call_later(&runtime, "a");
+    settle().await;
+    let older = start(&runtime, &chain(&["a"]));
+    settle().await;
+    // So many deaths that the next start takes its time.
+    for _ in 0..25 {
+        runtime.crash(Part::Orchestrator).unwrap();
+        settle().await;
+    }
+    // Nobody hears of the slot that is free now; the younger run is the first to ask for it.
+    backend.now(Answer::Good);
+    holder.abort();
+    settle().await;
+    let younger = start(&runtime, &chain(&["a"]));
+    settle().await;
+    assert_eq!(younger.why(), Some(Why::Start), "the orchestrator is away");
+    for run in [&older, &younger] {
+        assert_eq!(end(run).await.status, RunStatus::Completed);
+    }
+    assert_eq!(callers(&backend), [older.id(), younger.id()]);
 }
 
 #[tokio::test(start_paused = true)]
