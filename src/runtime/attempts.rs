@@ -83,7 +83,7 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            id: call_id(shared.clock.unix_ms(started)),
+            id: shared.call_id(started),
             caller: Caller::of(&request.context),
             started,
             shared,
@@ -372,13 +372,6 @@ impl Call {
         // A caller that has left does not mind.
         let _ = reply.send(answer);
     }
-}
-
-/// An id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.
-fn call_id(unix_ms: u64) -> String {
-    let mut random = [0; 10];
-    fastrand::fill(&mut random);
-    uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid().to_string()
 }
 
 /// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
