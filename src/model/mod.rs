@@ -9,5 +9,6 @@ pub mod event;
 pub mod facts;
 pub mod language;
 pub mod name;
+pub mod nearest;
 pub mod reply;
 pub mod run;

@@ -76,6 +76,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn b37_bounds_by_attempt_never_wrap() {
+        let backoff = Backoff::default();
+        let table = [
+            (0, 500),
+            (1, 1_000),
+            (5, 16_000),
+            (6, 30_000),
+            (7, 30_000),
+            (31, 30_000),
+            (32, 30_000),
+            (63, 30_000),
+            (64, 30_000),
+            (1_000, 30_000),
+            (u32::MAX, 30_000),
+        ];
+        for (attempt, upper_bound_ms) in table {
+            let upper_bound = Duration::from_millis(upper_bound_ms);
+            assert_eq!(backoff.upper_bound(attempt), upper_bound, "attempt {attempt}");
+            for seed in 0..50 {
+                let wait = backoff.wait(attempt, Chance::from_seed(seed));
+                assert!(wait >= BACKOFF_FLOOR && wait <= upper_bound, "attempt {attempt}: {wait:?}");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn every_wait_lies_between_floor_and_cap(attempt: u32, seed: u64, base_ms in 1_u64..60_000, factor in 1.0_f64..1e9) {

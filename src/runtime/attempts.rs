@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     agent_actor::Job,
+    attempt_cut::{cancelled, cut_failure},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, logged_call},
     core::{AgentCore, Shared, lock},
@@ -27,7 +28,7 @@ use crate::{
     policy::{
         breaker::state::{GateView, PassKind},
         retry::{self, Failed, Next, Stop},
-        slow::SlowBy,
+        slow::{SlowBy, Timing},
         verdict::with_far_reset,
     },
 };
@@ -82,7 +83,7 @@ impl Call {
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            id: call_id(shared.clock.unix_ms(started)),
+            id: shared.call_id(started),
             caller: Caller::of(&request.context),
             started,
             shared,
@@ -210,7 +211,7 @@ impl Call {
                 () = &mut cut => return Err(cut_failure(cut_ending, limit)),
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
-                    if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
+                    if agent.settings.slow_by.is_slow(slow_call, timing(progress, now)) {
                         ageing = false;
                         self.report_ageing(now);
                     } else {
@@ -243,7 +244,7 @@ impl Call {
         if let Some(first) = progress.first_content() {
             agent.metrics.first_token_seconds.record(first.since(progress.started()).as_secs_f64());
         }
-        let mut timing = progress.timing(now);
+        let mut timing = timing(progress, now);
         if let Ok(Reply { usage: Some(usage), .. }) = &result {
             timing.tokens = timing.tokens.max(usage.output_tokens);
         }
@@ -365,20 +366,12 @@ impl Call {
         if let Some(log) = &self.shared.call_log {
             log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
         }
-        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit: self.permit };
-        if !self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts))) {
-            super::metric::count(super::metric::OUTCOMES_LOST, Vec::new(), 1);
-        }
+        let permit = self.permit.hand_over();
+        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit };
+        self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         // A caller that has left does not mind.
         let _ = reply.send(answer);
     }
-}
-
-/// An id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.
-fn call_id(unix_ms: u64) -> String {
-    let mut random = [0; 10];
-    fastrand::fill(&mut random);
-    uuid::Builder::from_unix_timestamp_millis(unix_ms, &random).into_uuid().to_string()
 }
 
 /// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
@@ -386,14 +379,10 @@ fn is_final(stop: Stop) -> bool {
     !matches!(stop, Stop::WaitTooLong | Stop::NoTimeLeft | Stop::NotRetryable)
 }
 
-fn cancelled(slow_without_content: bool) -> AttemptFailure {
-    AttemptFailure::new(Ending::Cancelled { slow_without_content }, "the caller left")
-}
-
-fn cut_failure(ending: Ending, limit: Duration) -> AttemptFailure {
-    let message = match ending {
-        Ending::DeadlineCut => format!("the deadline passed after {:.1} s of this attempt", limit.as_secs_f64()),
-        _ => format!("no complete answer within {:.1} s", limit.as_secs_f64()),
-    };
-    AttemptFailure::new(ending, message)
+fn timing(progress: &Progress, now: Timestamp) -> Timing {
+    Timing {
+        elapsed: now.since(progress.started()),
+        first_content: progress.first_content().map(|first| first.since(progress.started())),
+        tokens: progress.pieces(),
+    }
 }

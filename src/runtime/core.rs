@@ -154,6 +154,13 @@ impl Shared {
         self.places.get(name).and_then(|place| self.agents.get(*place))
     }
 
+    /// An outward id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.
+    pub(crate) fn call_id(&self, at: Timestamp) -> String {
+        let mut random = [0; 10];
+        fastrand::fill(&mut random);
+        uuid::Builder::from_unix_timestamp_millis(self.clock.unix_ms(at), &random).into_uuid().to_string()
+    }
+
     pub(crate) fn next_call(&self) -> u64 {
         self.calls.fetch_add(1, Ordering::Relaxed) + 1
     }

@@ -22,6 +22,7 @@ pub mod supervisor;
 
 mod address;
 mod agent_actor;
+mod attempt_cut;
 mod attempts;
 mod call_record;
 mod core;

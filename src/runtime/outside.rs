@@ -66,7 +66,7 @@ impl Admission {
         let shared = Arc::clone(&permit.shared);
         let at = shared.now();
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
-        let facts = Facts { agent: permit.agent.index, ending, slow, at, permit };
+        let facts = Facts { agent: permit.agent.index, ending, slow, at, permit: permit.hand_over() };
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     core::{AgentCore, Guard, Shared, lock},
+    metric,
     orchestrator::OrchestratorMessage,
     supervisor::SupervisorMessage,
 };
@@ -139,6 +140,8 @@ pub(crate) struct Permit {
     pub(crate) lease: Arc<Lease>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
+    /// It is on its way to the supervisor with an outcome.
+    handed_over: bool,
     settled: bool,
 }
 
@@ -151,8 +154,16 @@ impl Permit {
             passes,
             lease: Arc::new(lease),
             aged: false,
+            handed_over: false,
             settled: false,
         }
+    }
+
+    /// It goes to the supervisor with an outcome. If it never gets there, or is dropped there unread, that outcome counts as lost.
+    #[must_use]
+    pub(crate) fn hand_over(mut self) -> Self {
+        self.handed_over = true;
+        self
     }
 
     /// The outcome was judged: the breakers know what became of the trials.
@@ -165,6 +176,10 @@ impl Drop for Permit {
     fn drop(&mut self) {
         if self.settled {
             return;
+        }
+        // While everything stops nobody judges any more, and nobody asks.
+        if self.handed_over && !self.shared.stopping.is_cancelled() {
+            metric::count(metric::OUTCOMES_LOST, Vec::new(), 1);
         }
         self.passes.release(&self.shared);
         if self.aged {

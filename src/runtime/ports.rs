@@ -19,7 +19,6 @@ use crate::model::{
     name::Name,
     reply::{AttemptFailure, Reply},
 };
-use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -179,15 +178,6 @@ impl Progress {
     /// How many pieces of content came so far; each is about one token.
     pub fn pieces(&self) -> u64 {
         self.pieces.load(Ordering::Relaxed)
-    }
-
-    /// What the rules for slow calls ask of it at `now`.
-    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
-        Timing {
-            elapsed: now.since(self.started),
-            first_content: self.first_content().map(|first| first.since(self.started)),
-            tokens: self.pieces(),
-        }
     }
 
     /// True if somebody wants the pieces as they come.

@@ -1,6 +1,7 @@
 //! From layers of text to checked settings: the one entry. Everything that is wrong is found in one go; a configuration with one
 //! mistake is refused as a whole and changes nothing.
 
+use crate::model::nearest::nearest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -15,7 +16,6 @@ use super::{
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
     layers::{merge, merge_environment, merge_flags},
-    nearest::nearest,
     node::{Layer, Node, Table, Value, key_path, parse_file},
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},

@@ -8,7 +8,6 @@ pub mod folder;
 pub mod general;
 mod layers;
 pub mod load;
-mod nearest;
 mod node;
 pub mod problem;
 pub mod provider;

@@ -1,13 +1,13 @@
 //! Reads a table key by key: the type of each value, its default, where it came from. What was not asked for is an unknown key.
 //! Mistakes are collected, never returned: reading goes on with the default, so that all of them are found in one go.
 
+use crate::model::nearest::nearest;
 use std::time::Duration;
 
 use crate::model::duration;
 
 use super::{
     layers::leaves,
-    nearest::nearest,
     node::{Layer, Node, Table, Value, key_path},
     problem::{Origin, Problem},
     report::Report,

@@ -1,5 +1,6 @@
 //! The rules of a workflow, all of them, in one go: names, limits, references, cycles, loops. What passes is compiled.
 
+use crate::model::nearest::hint;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
@@ -12,7 +13,6 @@ use super::{
     expression::is_function,
     graph::{self, Dependencies},
     hash::hash,
-    nearest::hint,
     parse::parse,
     problem::{Findings, InvalidWorkflow, KeyPath, quoted},
     references::{Mentions, Names, RESERVED_NAMES, Scope, StepsInScope},

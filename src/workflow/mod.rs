@@ -10,7 +10,6 @@ pub mod definition;
 pub mod expression;
 pub mod graph;
 pub mod hash;
-mod nearest;
 mod parse;
 
 pub mod plan;

@@ -1,6 +1,7 @@
 //! A workflow's TOML into its definition. Types and keys are judged here, meaning is not (that is `check`).
 //! It never stops at the first fault: what cannot be read is left out and noted.
 
+use crate::model::nearest::hint;
 use std::collections::BTreeMap;
 
 use toml::de::{DeTable, DeValue};
@@ -10,7 +11,6 @@ use super::{
         DEADLINE_DEFAULT, Definition, Effects, FILE_BYTES_MAX, InputDefinition, InputKind, Join, MapDefinition,
         OnCause, Presence, ReviseDefinition, SCORE_DEFAULT, STEPS_MAX, Shape, StepDefinition,
     },
-    nearest::hint,
     problem::{Findings, InvalidWorkflow, KeyPath, quoted},
     toml_reader::{Fields, Reader},
 };

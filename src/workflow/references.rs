@@ -1,12 +1,12 @@
 //! What an expression may name, depending on where it stands, and what it does name. Dangling references end here.
 
+use crate::model::nearest::hint;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     checked::Template,
     definition::{Definition, FIELDS_MAX, Shape},
     expression::Expression,
-    nearest::hint,
     problem::{Findings, KeyPath, quoted},
 };
 

@@ -1,16 +1,14 @@
 //! Reads values out of a TOML tree, noting the line of every key and every value that is not of its type.
 //! It knows types, not workflows, and goes on after a fault: the caller gets `None` and the fault is noted.
 
+use crate::model::nearest::hint;
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use serde_spanned::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::{
-    nearest::hint,
-    problem::{Findings, KeyPath},
-};
+use super::problem::{Findings, KeyPath};
 use crate::model::duration;
 
 /// A table whose keys were noted, and where it stands.

@@ -292,19 +292,22 @@ async fn a_flood_of_4xx_opens_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_of_5xx_opens_for_its_time_and_recovers() {
-    let open = Duration::from_secs(2);
-    let script = "seed = 3\n[[phase]]\nfor = \"1500ms\"\nerror_share = 0.6\n[[phase]]\n";
-    let (_scripts, _agent, runtime) = one(script, open).await;
+    // The numbers of the documentation, once in real time: every other call of ten fails, and it stays open for 30 s.
+    let open = Duration::from_secs(30);
+    let pair = "[[phase]]\ncalls = 1\n[[phase]]\ncalls = 1\nerror_share = 1.0\n";
+    let script = format!("seed = 3\n{}[[phase]]\n", pair.repeat(5));
+    let (_scripts, _agent, runtime) = one(&script, open).await;
     let mut events = runtime.breaker_events();
     let began = Instant::now();
     while state(&runtime, "meta") != StateName::Open {
-        assert!(began.elapsed() < Duration::from_millis(1_500), "it never opened");
+        assert!(began.elapsed() < BOUND, "it never opened");
         call(&runtime).await;
     }
     assert_eq!(call(&runtime).await, "AGENT_CIRCUIT_OPEN");
+    tokio::time::sleep(open).await;
     eventually("half-open by itself", || state(&runtime, "meta") == StateName::HalfOpen).await;
     while state(&runtime, "meta") != StateName::Closed {
-        assert!(began.elapsed() < BOUND);
+        assert!(began.elapsed() < open + BOUND);
         assert_eq!(call(&runtime).await, "OK");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

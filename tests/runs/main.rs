@@ -1,8 +1,8 @@
 //! Runs over real actors: the rules stand in the plan and are tested there; here that orchestrator, line, gates and calls carry them
 //! out, whatever dies meanwhile. Paused time throughout.
 
-#![allow(unreachable_pub, reason = "modules of one test program")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
+#![allow(unreachable_pub, reason = "modules of one test program")]
 
 #[path = "../kit/mod.rs"]
 mod kit;

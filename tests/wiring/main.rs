@@ -20,6 +20,7 @@ mod bulkhead;
 mod chaos;
 mod gates;
 mod keys;
+mod lost;
 mod outside;
 mod retry;
 mod settings;

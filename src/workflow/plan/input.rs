@@ -1,5 +1,6 @@
 //! Whether a run is given what its workflow asks for. All faults in one answer.
 
+use crate::model::nearest::hint;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -7,7 +8,6 @@ use crate::{
     workflow::{
         checked::Workflow,
         definition::{InputKind, Presence},
-        nearest::hint,
     },
 };
 

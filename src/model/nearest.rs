@@ -3,9 +3,14 @@
 /// Longer words are not compared: nobody misspells a key at this length.
 const WORD_CHARS_MAX: usize = 64;
 
-/// The known word nearest to `word`, if one is near enough: two edits, or one in a word of up to four letters.
-pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let edits_max = if word.chars().count() <= 4 { 1 } else { 2 };
+/// The known word nearest to `word`, if one is near enough: two edits, one in a word of up to four letters, none in
+/// one of up to two.
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let edits_max = match word.chars().count() {
+        0..=2 => 0,
+        3..=4 => 1,
+        _ => 2,
+    };
     known
         .into_iter()
         .filter(|candidate| *candidate != word)
@@ -13,6 +18,11 @@ pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) 
         .filter(|(count, _)| *count <= edits_max)
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// `; did you mean "..."?` or nothing: the end of a rule.
+pub fn hint<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    nearest(word, known).map(|candidate| format!("; did you mean {candidate:?}?")).unwrap_or_default()
 }
 
 /// Insertions, deletions, replacements and swaps of neighbours that lead from one word to the other.
@@ -46,7 +56,7 @@ mod tests {
 
     #[test]
     fn suggestions() {
-        let known = ["window_calls", "window", "calls_min", "slots", "stall", "open", "open_max"];
+        let known = ["window_calls", "window", "calls_min", "slots", "stall", "open", "open_max", "abc"];
         for (word, suggestion) in [
             ("windwo_calls", Some("window_calls")),
             ("windw", Some("window")),
@@ -56,6 +66,7 @@ mod tests {
             ("openmax", Some("open_max")),
             ("", None),
             ("x", None),
+            ("ab", None),
             ("failure", None),
             ("슬롯", None),
         ] {
