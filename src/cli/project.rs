@@ -137,14 +137,14 @@ fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
 mod tests {
-    use std::os::unix::ffi::OsStringExt as _;
-
     use super::*;
 
     #[test]
+    #[cfg(unix)]
     fn variables_that_are_no_text_are_refused_if_they_would_be_settings() {
+        use std::os::unix::ffi::OsStringExt as _;
         for (name, value, want) in [
             (&b"WATERTIGHT_RUN__LANGUAGE"[..], &b"ko"[..], Ok(1)),
             (b"OTHER", b"\xff", Ok(0)),
