@@ -48,10 +48,14 @@ fn main() {
 
 /// Three agents on one provider: one that admits, one whose gate is shut, one whose only slot is taken for good.
 async fn open_and_full() -> Runtime {
+    // The one slot must stay taken for as long as the rows before it may run.
+    let mut full = kit::agent("full", 1);
+    full.timeouts.attempt = None;
+    full.timeouts.call = Duration::from_secs(3_600);
     let builder = kit::builder()
         .agent(kit::agent("good", kit::PLENTY), Arc::new(kit::Nothing))
         .agent(kit::agent("open", kit::PLENTY), Arc::new(kit::Nothing))
-        .agent(kit::agent("full", 1), Arc::new(kit::Never));
+        .agent(full, Arc::new(kit::Never));
     let runtime = builder.start().await.unwrap();
     runtime.act("agent:open", BreakerAct::ForceOpen).unwrap();
     let full = runtime.agent("full").unwrap();

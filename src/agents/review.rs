@@ -8,7 +8,7 @@ use super::{
     draft::dates::{date_forms, time_forms},
     input::{check_length, check_photos, language_or_none, null_as_default, read},
     shapes::{BY_EMBEDDED, PhotoList, Voice, moment},
-    text::{is_heading, prose, sentences},
+    text::{is_heading, plain_name, prose, sentences},
     words::{hangul_share, keywords, language_of},
 };
 use crate::model::{language::Language, reply::AttemptFailure};
@@ -166,7 +166,7 @@ fn say(language: Language, korean: String, english: String) -> String {
 }
 
 /// Where a name stands as a whole: `1.jpg` is not in `11.jpg`.
-pub(super) fn position_of(draft: &str, name: &str) -> Option<usize> {
+fn position_of(draft: &str, name: &str) -> Option<usize> {
     let mut from = 0;
     while !name.is_empty() {
         let at = from + draft.get(from..)?.find(name)?;
@@ -178,8 +178,13 @@ pub(super) fn position_of(draft: &str, name: &str) -> Option<usize> {
     None
 }
 
+/// Where a photo is named: by its name, or as that stands in Markdown.
+pub(super) fn position_of_photo(draft: &str, name: &str) -> Option<usize> {
+    position_of(draft, name).or_else(|| position_of(draft, &plain_name(name)))
+}
+
 fn photos_and_order(draft: &str, names: &[&str], language: Language) -> [Finding; 2] {
-    let positions: Vec<Option<usize>> = names.iter().map(|name| position_of(draft, name)).collect();
+    let positions: Vec<Option<usize>> = names.iter().map(|name| position_of_photo(draft, name)).collect();
     let found: Vec<usize> = positions.iter().copied().flatten().collect();
     let missing: Vec<String> =
         names.iter().zip(&positions).filter(|(_, at)| at.is_none()).map(|(name, _)| (*name).to_owned()).collect();
@@ -245,7 +250,7 @@ fn stops(draft: &str, brief: &Brief<'_>) -> Option<Finding> {
         return None;
     }
     let is_told = |stop: &super::shapes::Stop| {
-        stop.photos.iter().any(|name| position_of(draft, name).is_some())
+        stop.photos.iter().any(|name| position_of_photo(draft, name).is_some())
             || stop
                 .first
                 .as_deref()

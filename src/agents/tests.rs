@@ -416,6 +416,27 @@ fn a_revision_mends_what_the_review_found() {
 }
 
 #[test]
+fn a_photo_whose_name_markdown_would_misread_is_found_in_the_post() {
+    let input = reference_input();
+    let odd = ["a[1].jpg", "<script>.jpg", "`b`*.jpg", "new\nline.jpg", "c\\d.jpg"];
+    let mut text = serde_json::to_string(&run("photos", &json!({ "photos": input["photos"] }))).unwrap();
+    for (photo, name) in input["photos"].as_array().unwrap().iter().zip(odd) {
+        text = text.replace(&photo["name"].to_string(), &json!(name).to_string());
+    }
+    let photos: Value = serde_json::from_str(&text).unwrap();
+    let good = run("draft", &json!({ "photos": photos, "notes": input["notes"] }));
+    let text = good["text"].as_str().unwrap();
+    assert!(!text.contains('<') && !text.contains('`'), "{text}");
+    let review = run("review", &json!({ "draft": text, "photos": photos, "notes": input["notes"] }));
+    assert_eq!(review["missing"], json!([]), "{review:#}");
+
+    let revision = json!({ "iteration": 1, "candidate": { "text": text }, "feedback": review });
+    let again = run("draft", &json!({ "photos": photos, "notes": input["notes"], "revision": revision }));
+    let again = again["text"].as_str().unwrap();
+    assert_eq!(again.matches("![").count(), text.matches("![").count(), "{again}");
+}
+
+#[test]
 fn a_bad_draft_gets_few_points() {
     let input = reference_input();
     let photos = run("photos", &json!({ "photos": input["photos"] }));

@@ -1,5 +1,18 @@
 //! Texts for people taken apart: Markdown to plain paragraphs, paragraphs to sentences, sentences to a bounded summary.
-//! Never changes a word.
+//! Never changes a word; only names of files are changed where Markdown would read more into them.
+
+/// The name of a file as it can stand in a line of Markdown. Characters that would begin a link, a tag, code or emphasis are replaced.
+pub(super) fn plain_name(name: &str) -> String {
+    name.chars()
+        .map(|character| match character {
+            '[' | '<' => '(',
+            ']' | '>' => ')',
+            '`' | '*' | '\\' => '-',
+            control if control.is_control() => ' ',
+            other => other,
+        })
+        .collect()
+}
 
 /// The paragraphs of a Markdown text as plain text: no headings, pictures, code, quotes or list marks.
 pub(super) fn plain_paragraphs(markdown: &str) -> Vec<String> {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use futures_util::FutureExt as _;
+
 use super::{
     args::{AgentArgs, ProjectArgs},
     assemble::Backends,
@@ -44,8 +46,13 @@ pub(super) async fn serve(args: AgentArgs) -> Result<(), Stop> {
         .await
         .map_err(|error| Stop::Usage(format!("cannot listen on {}: {error}", args.listen)))?;
     let address = listener.local_addr().map_err(Stop::usage)?;
+    // Heard from here on: whoever reads that it listens may stop it at once.
+    let mut stop = Box::pin(told_to_stop());
+    if stop.as_mut().now_or_never().is_some() {
+        return Ok(());
+    }
     say(&format!("agent {name} listens on http://{address}{}", if script.is_some() { ", by its script" } else { "" }));
-    serve_agent(listener, name, backend, script, told_to_stop()).await.map_err(Stop::usage)
+    serve_agent(listener, name, backend, script, stop).await.map_err(Stop::usage)
 }
 
 /// Ctrl-C, or SIGTERM where there is one.

@@ -10,6 +10,7 @@ use crate::{
     },
     transport::{
         client::{ProviderClient, ProviderOptions},
+        http_agent::health::probe_health,
         openai::probe::probe_models,
     },
 };
@@ -49,17 +50,29 @@ async fn detect(args: &InitArgs) -> Result<InitCase, Stop> {
     }
     if let Some(server) = &args.server {
         let models = models(server).await.map_err(|message| Stop::Usage(format!("--server {server}: {message}")))?;
-        return Ok(InitCase::OpenAiServer { base_url: server.clone(), models, flavor: Flavor::Any });
+        return Ok(InitCase::OpenAiServer { flavor: flavor(server).await, base_url: server.clone(), models });
     }
     for port in USUAL_PORTS {
         let base_url = format!("http://127.0.0.1:{port}/v1");
         if let Ok(models) = models(&base_url).await
             && !models.is_empty()
         {
-            return Ok(InitCase::OpenAiServer { base_url, models, flavor: Flavor::Any });
+            return Ok(InitCase::OpenAiServer { flavor: flavor(&base_url).await, base_url, models });
         }
     }
     Ok(InitCase::Embedded)
+}
+
+/// llama.cpp serves `/props` beside its OpenAI API; nobody else does.
+async fn flavor(base_url: &str) -> Flavor {
+    let root = base_url.trim_end_matches('/').trim_end_matches("/v1");
+    let mut options = ProviderOptions::at(root);
+    options.connect_timeout = PROBE_WAIT;
+    let Ok(client) = ProviderClient::try_new(&options) else { return Flavor::Any };
+    match tokio::time::timeout(PROBE_WAIT, probe_health(&client, "/props")).await {
+        Ok(Ok(())) => Flavor::LlamaCpp,
+        _ => Flavor::Any,
+    }
 }
 
 async fn models(base_url: &str) -> Result<Vec<String>, String> {

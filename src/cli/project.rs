@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     path::{Path, PathBuf},
 };
 
@@ -11,6 +12,7 @@ use crate::{
     model::name::Name,
     settings::{
         folder::{AgentFolder, ConfigFile, read_agent_folders, read_config_file, read_named_file},
+        layers::ENVIRONMENT_PREFIX,
         load::{Settings, Sources, Wanted, load},
     },
     workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
@@ -43,14 +45,12 @@ impl Project {
         let mut agent_folders = read_agent_folders(&folder).map_err(Stop::usage)?;
         agent_folders.extend(bundled_folders());
         let embedded = embedded::NAMES.iter().filter_map(|name| Name::try_new(name).ok()).collect();
-        // Variables that are not text cannot be settings.
-        let environment =
-            std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+        let environment = environment_of(std::env::vars_os())?;
         Ok(Self {
             config,
             agent_folders,
             embedded,
-            environment: environment.collect(),
+            environment,
             flags: args.set.clone(),
             workflow: args.workflow.clone(),
             folder,
@@ -98,6 +98,26 @@ impl Project {
     }
 }
 
+/// The variables that are text. One that would be a setting of ours, but is no text, is refused: it must not be passed over in silence.
+fn environment_of(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<BTreeMap<String, String>, Stop> {
+    let mut environment = BTreeMap::new();
+    for (name, value) in variables {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => {
+                environment.insert(name, value);
+            }
+            (Ok(name), Err(_)) if name.starts_with(ENVIRONMENT_PREFIX) => {
+                return Err(Stop::Usage(format!("{name}: its value is not UTF-8 text")));
+            }
+            (Err(name), _) if name.as_encoded_bytes().starts_with(ENVIRONMENT_PREFIX.as_bytes()) => {
+                return Err(Stop::Usage(format!("{}: its name is not UTF-8 text", name.display())));
+            }
+            _ => {}
+        }
+    }
+    Ok(environment)
+}
+
 fn bundled_folders() -> impl Iterator<Item = AgentFolder> {
     bundled::all().into_iter().filter_map(|agent| {
         let files = agent.files.iter().map(|file| (file.path.to_owned(), file.content.to_vec())).collect();
@@ -115,4 +135,30 @@ fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
     // One byte more than allowed, so that the checker can say that it is too large.
     std::fs::File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn variables_that_are_no_text_are_refused_if_they_would_be_settings() {
+        use std::os::unix::ffi::OsStringExt as _;
+        for (name, value, want) in [
+            (&b"WATERTIGHT_RUN__LANGUAGE"[..], &b"ko"[..], Ok(1)),
+            (b"OTHER", b"\xff", Ok(0)),
+            (b"OTHER\xff", b"x", Ok(0)),
+            (b"WATERTIGHT_RUN__LANGUAGE", b"k\xff", Err("WATERTIGHT_RUN__LANGUAGE: its value is not UTF-8 text")),
+            (b"WATERTIGHT_\xff", b"x", Err("WATERTIGHT_\u{fffd}: its name is not UTF-8 text")),
+        ] {
+            let given = (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()));
+            let got = environment_of(std::iter::once(given)).map(|environment| environment.len());
+            let got = got.map_err(|stop| match stop {
+                Stop::Usage(message) => message,
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(got, want.map_err(str::to_owned));
+        }
+    }
 }

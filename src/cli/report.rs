@@ -29,7 +29,7 @@ pub(super) fn show(record: &RunRecord, settings: &Settings) -> Result<(), Stop> 
     if let Some(output) = &record.output {
         print(&as_text(output))?;
     }
-    for line in degraded_lines(record).into_iter().chain(failed_lines(record, settings)) {
+    for line in problem_lines(record).into_iter().chain(degraded_lines(record)).chain(failed_lines(record, settings)) {
         say(&line);
     }
     Ok(())
@@ -43,6 +43,16 @@ fn as_text(output: &Value) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Files of which an agent could make nothing, each with its reason: they are in the result, but a person should know.
+fn problem_lines(record: &RunRecord) -> Vec<String> {
+    let outputs = record.steps.iter().filter_map(|step| step.output.as_ref()?.get("photos")?.as_array());
+    let problems = outputs.flatten().filter_map(|file| {
+        let (name, problem) = (file.get("name")?.as_str()?, file.get("problem")?.as_str()?);
+        Some(format!("watertight: {name}: {problem}"))
+    });
+    problems.collect()
 }
 
 fn degraded_lines(record: &RunRecord) -> Vec<String> {

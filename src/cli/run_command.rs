@@ -1,6 +1,8 @@
 //! `watertight run`: one run of a workflow, its progress on standard error, what it made on standard output.
 
-use std::{io::Write as _, path::PathBuf, sync::Arc, time::Duration};
+use std::{io::Write as _, path::PathBuf, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::FutureExt as _;
 
 use super::{
     args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, places, progress::Progress,
@@ -47,8 +49,13 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
     let deadline = deadline.into_iter().chain(settings.run.deadline).min();
     let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
+    // Heard from here on: the first request may be out before anybody waits for the run.
+    let mut interrupt = pin!(tokio::signal::ctrl_c());
+    if let Some(heard) = interrupt.as_mut().now_or_never() {
+        return heard.map_err(Stop::usage).and(Err(Stop::Interrupted));
+    }
     let run = runtime.start_run(request).map_err(|envelope| Stop::Usage(envelope.message))?;
-    let record = follow(&run, args.quiet).await;
+    let record = follow(&run, args.quiet, interrupt).await;
     let interrupted = record.is_none();
     runtime.stop(Duration::ZERO).await;
     let record = record.map_or_else(|| run.record(), |record| (*record).clone());
@@ -82,8 +89,8 @@ fn default_input(folder: &std::path::Path) -> Option<PathBuf> {
     Some(folder.join("input")).filter(|input| input.is_dir())
 }
 
-/// Shows progress until the run ends. `None` after Ctrl-C.
-async fn follow(run: &RunHandle, quiet: bool) -> Option<Arc<RunRecord>> {
+/// Shows progress until the run ends. `None` after an interrupt.
+async fn follow<I>(run: &RunHandle, quiet: bool, interrupt: impl Future<Output = I>) -> Option<Arc<RunRecord>> {
     let mut progress = Progress::start(quiet);
     let watch = async {
         let mut last = 0;
@@ -99,7 +106,7 @@ async fn follow(run: &RunHandle, quiet: bool) -> Option<Arc<RunRecord>> {
     };
     let record = tokio::select! {
         record = watch => Some(record),
-        _ = tokio::signal::ctrl_c() => None,
+        _ = interrupt => None,
     };
     progress.end();
     if record.is_none() {

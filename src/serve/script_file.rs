@@ -366,4 +366,28 @@ error_share = 1
             let _ = read_script("x", &text.into_iter().collect::<String>());
         }
     }
+
+    #[test]
+    fn the_example_is_read_and_its_page_names_every_key() {
+        read_script("ill-draft.toml", include_str!("../../examples/momently/ill-draft.toml")).unwrap();
+        let page = include_str!("../../docs/scripts.md");
+        for key in [
+            "seed",
+            "repeat",
+            "calls",
+            "for",
+            "latency",
+            "error_share",
+            "error_status",
+            "client_error_share",
+            "client_error_status",
+            "rate_limit_share",
+            "retry_after",
+            "hang_share",
+            "cut_share",
+            "garbage_share",
+        ] {
+            assert!(page.contains(&format!("`{key}`")), "{key}");
+        }
+    }
 }

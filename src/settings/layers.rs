@@ -8,7 +8,7 @@ use super::{
 };
 
 /// What an environment variable's name begins with.
-pub(super) const ENVIRONMENT_PREFIX: &str = "WATERTIGHT_";
+pub const ENVIRONMENT_PREFIX: &str = "WATERTIGHT_";
 /// What stands for the point of a key in an environment variable's name.
 const ENVIRONMENT_SEPARATOR: &str = "__";
 

@@ -6,7 +6,7 @@ mod breaker;
 pub mod endpoint;
 pub mod folder;
 pub mod general;
-mod layers;
+pub mod layers;
 pub mod load;
 mod node;
 pub mod problem;

@@ -69,6 +69,8 @@ impl StreamClock {
 pub struct EventStream {
     pieces: Pin<Box<dyn Stream<Item = Result<Bytes, AttemptFailure>> + Send>>,
     decoder: SseDecoder,
+    /// The status that the answer began with: what fails on the way keeps it, unless nothing came in time or the connection broke.
+    status: u16,
     bytes: usize,
     at_end: bool,
     /// Its clocks.
@@ -86,15 +88,19 @@ impl std::fmt::Debug for EventStream {
 }
 
 impl EventStream {
-    /// Reads `pieces` by `clock`, which runs since the request was sent.
-    pub fn new(pieces: impl Stream<Item = Result<Bytes, AttemptFailure>> + Send + 'static, clock: StreamClock) -> Self {
-        Self { pieces: Box::pin(pieces), decoder: SseDecoder::new(), bytes: 0, at_end: false, clock }
+    /// Reads `pieces` of an answer with `status` by `clock`, which runs since the request was sent.
+    pub fn new(
+        status: u16,
+        pieces: impl Stream<Item = Result<Bytes, AttemptFailure>> + Send + 'static,
+        clock: StreamClock,
+    ) -> Self {
+        Self { pieces: Box::pin(pieces), decoder: SseDecoder::new(), status, bytes: 0, at_end: false, clock }
     }
 
     /// The next event, `None` at the end of the stream. A connection that breaks is a cut stream.
     pub async fn next(&mut self) -> Result<Option<SseEvent>, AttemptFailure> {
         loop {
-            if let Some(event) = self.decoder.pop().map_err(failure_of_decoder)? {
+            if let Some(event) = self.decoder.pop().map_err(|error| failure_of_decoder(error, self.status))? {
                 return Ok(Some(event));
             }
             if self.at_end {
@@ -102,7 +108,13 @@ impl EventStream {
             }
             match self.clock.within(self.pieces.next()).await? {
                 Some(Ok(piece)) => self.take(&piece)?,
-                Some(Err(broken)) => return Err(AttemptFailure::new(Ending::StreamCut, broken.message)),
+                Some(Err(broken)) => {
+                    let ending = if broken.ending == Ending::BadReply { Ending::BadReply } else { Ending::StreamCut };
+                    return Err(AttemptFailure {
+                        status: broken.status,
+                        ..AttemptFailure::new(ending, broken.message)
+                    });
+                }
                 None => {
                     self.at_end = true;
                     self.decoder.finish();
@@ -115,19 +127,20 @@ impl EventStream {
         self.bytes += piece.len();
         if self.bytes > STREAM_BYTES_MAX {
             let message = format!("the stream is larger than {STREAM_BYTES_MAX} bytes");
-            return Err(AttemptFailure::new(Ending::BadReply, message));
+            let status = Some(self.status);
+            return Err(AttemptFailure { status, ..AttemptFailure::new(Ending::BadReply, message) });
         }
         self.decoder.push(piece);
         Ok(())
     }
 }
 
-fn failure_of_decoder(error: SseError) -> AttemptFailure {
+fn failure_of_decoder(error: SseError, status: u16) -> AttemptFailure {
     let ending = match error {
         SseError::CutInsideCharacter => Ending::StreamCut,
         SseError::InvalidUtf8 | SseError::LineTooLong | SseError::EventTooLarge => Ending::BadReply,
     };
-    AttemptFailure::new(ending, error.to_string())
+    AttemptFailure { status: Some(status), ..AttemptFailure::new(ending, error.to_string()) }
 }
 
 #[cfg(test)]
@@ -150,7 +163,7 @@ mod tests {
 
     async fn read(timed: &'static [(u64, &'static str)]) -> (Vec<String>, AttemptFailure, u64) {
         let started = Instant::now();
-        let mut events = EventStream::new(pieces(timed), StreamClock::start(TIMEOUTS));
+        let mut events = EventStream::new(200, pieces(timed), StreamClock::start(TIMEOUTS));
         let mut seen = Vec::new();
         loop {
             match events.next().await {
@@ -180,7 +193,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_waits_long_after_the_finish() {
-        let mut events = EventStream::new(stream::pending(), StreamClock::start(TIMEOUTS));
+        let mut events = EventStream::new(200, stream::pending(), StreamClock::start(TIMEOUTS));
         events.clock.finished();
         let started = Instant::now();
         assert!(events.next().await.is_err());
@@ -190,18 +203,24 @@ mod tests {
     #[tokio::test]
     async fn ends() {
         let broken = || AttemptFailure::new(Ending::Network { connected: true }, "reset");
+        let too_large =
+            || AttemptFailure { status: Some(200), ..AttemptFailure::new(Ending::BadReply, "larger than it may be") };
+        let long_line = Bytes::from(vec![b'x'; crate::transport::sse::SSE_LINE_BYTES_MAX + 1]);
+        // An answer that was refused for what it holds has the status that it came with; one that broke has none.
         for (given, want) in [
             (vec![Ok(Bytes::from_static(b"data: a\n"))], Ok(true)),
             (vec![Ok(Bytes::from_static(b": only\n"))], Ok(false)),
-            (vec![Err(broken())], Err(Ending::StreamCut)),
-            (vec![Ok(Bytes::from_static(b"data: \xec\x95"))], Err(Ending::StreamCut)),
-            (vec![Ok(Bytes::from_static(b"data: \xec\x95\n"))], Err(Ending::BadReply)),
+            (vec![Err(broken())], Err((Ending::StreamCut, None))),
+            (vec![Err(too_large())], Err((Ending::BadReply, Some(200)))),
+            (vec![Ok(long_line)], Err((Ending::BadReply, Some(200)))),
+            (vec![Ok(Bytes::from_static(b"data: \xec\x95"))], Err((Ending::StreamCut, Some(200)))),
+            (vec![Ok(Bytes::from_static(b"data: \xec\x95\n"))], Err((Ending::BadReply, Some(200)))),
         ] {
-            let shown = format!("{given:?}");
+            let shown = format!("{:.200}", format!("{given:?}"));
             let clock = StreamClock::start(AttemptTimeouts { first_token: None, stall: None });
-            let mut events = EventStream::new(stream::iter(given), clock);
-            let got = events.next().await.map(|event| event.is_some()).map_err(|failure| failure.ending);
-            assert_eq!(got, want, "{shown}");
+            let mut events = EventStream::new(200, stream::iter(given), clock);
+            let got = events.next().await.map(|event| event.is_some());
+            assert_eq!(got.map_err(|failure| (failure.ending, failure.status)), want, "{shown}");
         }
     }
 
@@ -210,7 +229,7 @@ mod tests {
         let comment = Bytes::from(format!(": {}\n\n", "x".repeat(60_000)));
         let endless = stream::repeat_with(move || Ok(comment.clone()));
         let mut events =
-            EventStream::new(endless, StreamClock::start(AttemptTimeouts { first_token: None, stall: None }));
+            EventStream::new(200, endless, StreamClock::start(AttemptTimeouts { first_token: None, stall: None }));
         assert_eq!(events.next().await.unwrap_err().ending, Ending::BadReply);
     }
 }

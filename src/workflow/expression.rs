@@ -69,8 +69,8 @@ impl Expression {
             return Err("must not be empty".to_owned());
         }
         let compiled = ENVIRONMENT.compile_expression_owned(source.to_owned()).map_err(|error| reason(&error))?;
-        if let Some(name) = unknown_filter(source) {
-            return Err(format!("there is no filter {name:?}"));
+        if let Some(unknown) = unknown_word(source) {
+            return Err(unknown);
         }
         Ok(Self { source: source.to_owned(), place, compiled })
     }
@@ -125,8 +125,8 @@ pub(super) fn is_function(name: &str) -> bool {
     ENVIRONMENT.globals().any(|(known, _)| known == name)
 }
 
-/// The first filter that does not exist. minijinja would only say so when it gets there, in the middle of a run.
-fn unknown_filter(source: &str) -> Option<&str> {
+/// The first filter or test that does not exist. minijinja would only say so when it gets there, in the middle of a run.
+fn unknown_word(source: &str) -> Option<String> {
     let mut quote = None;
     let mut before = ' ';
     for (at, letter) in source.char_indices() {
@@ -135,11 +135,17 @@ fn unknown_filter(source: &str) -> Option<&str> {
         } else if letter == '"' || letter == '\'' {
             quote = Some(letter);
         } else if letter == '|' {
-            let after = source[at + 1..].trim_start();
-            let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
-            if !is_filter(&after[..end]) {
-                return Some(&after[..end]);
+            let (name, _) = first_word(&source[at + 1..]);
+            if !is_known(name, "filter") {
+                return Some(format!("there is no filter {name:?}"));
             }
+        } else if letter == 'i'
+            && !is_of_word(before)
+            && before != '.'
+            && let Some(name) = asked_test(&source[at..])
+            && !is_known(name, "test")
+        {
+            return Some(format!("there is no test {name:?}"));
         }
         // A backslash that is itself escaped does not escape what follows.
         before = if before == '\\' && letter == '\\' { ' ' } else { letter };
@@ -147,8 +153,27 @@ fn unknown_filter(source: &str) -> Option<&str> {
     None
 }
 
-fn is_filter(name: &str) -> bool {
-    let asked = ENVIRONMENT.compile_expression_owned(format!("{name:?} is filter"));
+/// The name behind `is` or `is not`, where `text` begins with that. Signs (`is ==`) and what is no test at all are the compiler's.
+fn asked_test(text: &str) -> Option<&str> {
+    let ("is", rest) = first_word(text) else { return None };
+    let (name, rest) = first_word(rest);
+    let name = if name == "not" { first_word(rest).0 } else { name };
+    (!name.is_empty()).then_some(name)
+}
+
+/// The word that `text` begins with, blanks aside, and what follows it.
+fn first_word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    text.split_at(text.find(|letter| !is_of_word(letter)).unwrap_or(text.len()))
+}
+
+fn is_of_word(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '_'
+}
+
+/// Whether `name` is a known `kind`: a filter or a test.
+fn is_known(name: &str, kind: &str) -> bool {
+    let asked = ENVIRONMENT.compile_expression_owned(format!("{name:?} is {kind}"));
     asked.and_then(|asked| asked.eval(())).is_ok_and(|known| known.is_true())
 }
 
@@ -285,16 +310,26 @@ mod tests {
     }
 
     #[test]
-    fn filters_are_known_before_a_run() {
+    fn filters_and_tests_are_known_before_a_run() {
         for (source, want) in [
             ("a | upper", None),
             ("a|length + b | default('x|y') | join(\"|\")", None),
-            ("a | shout", Some("shout")),
-            ("a | upper | shout(1)", Some("shout")),
+            ("a | shout", Some("filter \"shout\"")),
+            ("a | upper | shout(1)", Some("filter \"shout\"")),
             ("'\\'|x' ~ a | upper", None),
-            ("'\\\\' | shout", Some("shout")),
+            ("'\\\\' | shout", Some("filter \"shout\"")),
+            ("a is none and b is not string", None),
+            ("a is divisibleby(2) or a is\n not odd", None),
+            ("a is ==(1)", None),
+            ("a is shouty", Some("test \"shouty\"")),
+            ("a is not shouty", Some("test \"shouty\"")),
+            ("[a]is shouty", Some("test \"shouty\"")),
+            ("(a is none) is shouty(1)", Some("test \"shouty\"")),
+            ("'it is shouty' ~ a", None),
+            ("a.is ~ this ~ basis ~ island", None),
         ] {
-            assert_eq!(unknown_filter(source), want, "{source}");
+            let want = want.map(|what| format!("there is no {what}"));
+            assert_eq!(unknown_word(source), want, "{source}");
         }
     }
 

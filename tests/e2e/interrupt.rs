@@ -56,7 +56,8 @@ fn ctrl_c_ends_the_run_and_its_call_upstream() {
 
 #[test]
 fn an_agent_ends_on_a_signal_too() {
-    for signal in ["INT", "TERM"] {
+    // At once, and often: the moment in which nobody listened yet was short.
+    for signal in ["INT", "TERM"].repeat(8) {
         let mut agent = Running::start(command(&["agent", "style"]));
         agent.wait_for("listens on");
         let began = Instant::now();

@@ -4,10 +4,10 @@
 use jiff::civil::{Date, DateTime};
 
 use super::{
-    pictures::{degrees, plain_name},
+    pictures::degrees,
     speech::{DayFacts, Rhythm, Speech, StopFacts, far},
 };
-use crate::agents::shapes::Place;
+use crate::agents::{shapes::Place, text::plain_name};
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -4,12 +4,13 @@
 use jiff::civil::{Date, DateTime, Weekday};
 
 use super::{
-    pictures::{degrees, plain_name},
+    pictures::degrees,
     speech::{DayFacts, Rhythm, Speech, StopFacts, far},
 };
 use crate::agents::{
     korean::{ordinal, past, photos_counted, places_counted, with_and},
     shapes::Place,
+    text::plain_name,
 };
 
 /// `2025년 4월 12일`.

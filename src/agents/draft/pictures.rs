@@ -1,18 +1,6 @@
 //! A picture in a post: its Markdown and the line under it. Names the file only, never a folder of the author's machine.
 
-use crate::agents::shapes::Place;
-
-/// The name as it can stand in a line of Markdown.
-pub(super) fn plain_name(name: &str) -> String {
-    name.chars()
-        .map(|character| match character {
-            '[' => '(',
-            ']' => ')',
-            control if control.is_control() => ' ',
-            other => other,
-        })
-        .collect()
-}
+use crate::agents::{shapes::Place, text::plain_name};
 
 /// The file's name as the target of a link.
 fn target(name: &str) -> String {
@@ -55,6 +43,7 @@ mod tests {
             picture("a (1) [x].jpg", &["9:00".into()]),
             "![a (1) (x).jpg](a%20%281%29%20%5Bx%5D.jpg)\n\n*a (1) (x).jpg · 9:00*"
         );
+        assert_eq!(picture("<b>`a`*\\\n.jpg", &[]), "![(b)-a--- .jpg](%3Cb%3E%60a%60%2A%5C%0A.jpg)\n\n*(b)-a--- .jpg*");
         assert_eq!(degrees(Place { lat: -1.5, lon: 129.209 }), "1.50°S 129.21°E");
     }
 }

@@ -9,9 +9,9 @@ use crate::{
     agents::{
         input::null_as_default,
         korean::past,
-        review::{Brief, Rule, has_placeholder, measure, position_of, score},
+        review::{Brief, Rule, has_placeholder, measure, position_of_photo, score},
         shapes::{PhotoList, Stop, Voice},
-        text::sentences,
+        text::{plain_name, sentences},
         words::keywords,
     },
     model::language::Language,
@@ -143,7 +143,7 @@ impl Repair<'_> {
         let names: Vec<&str> = photos.usable().map(|photo| photo.name.as_str()).collect();
         let mut added = Vec::new();
         for (index, photo) in photos.usable().enumerate() {
-            if position_of(&self.text, &photo.name).is_some() {
+            if position_of_photo(&self.text, &photo.name).is_some() {
                 continue;
             }
             let block = picture(&photo.name, &self.speech.caption(photo.moment(), None, None));
@@ -151,7 +151,7 @@ impl Repair<'_> {
             let after = names.get(index + 1).copied();
             let shares_stop = |other: Option<&str>| other.is_some_and(|other| same_stop(photos, &photo.name, other));
             match after.filter(|_| shares_stop(after) && !shares_stop(before)) {
-                Some(after) if position_of(&self.text, after).is_some() => self.insert_before(after, &block),
+                Some(after) if position_of_photo(&self.text, after).is_some() => self.insert_before(after, &block),
                 _ => self.insert_after(before, &block),
             }
             added.push(photo.name.as_str());
@@ -164,14 +164,19 @@ impl Repair<'_> {
 
     /// A block behind the paragraph with the last mention of a name, or behind the first paragraph.
     fn insert_after(&mut self, name: Option<&str>, block: &str) {
-        let mention = name.and_then(|name| self.text.rfind(name).map(|at| at + name.len())).unwrap_or(0);
+        let mention = name
+            .and_then(|name| {
+                let shown = plain_name(name);
+                self.text.rfind(&shown).map(|at| at + shown.len())
+            })
+            .unwrap_or(0);
         let at = self.text[mention..].find("\n\n").map_or(self.text.len(), |end| mention + end);
         self.text.insert_str(at, &format!("\n\n{block}"));
     }
 
     /// A block before the paragraph with the first mention of a name.
     fn insert_before(&mut self, name: &str, block: &str) {
-        let mention = position_of(&self.text, name).unwrap_or(0);
+        let mention = position_of_photo(&self.text, name).unwrap_or(0);
         let at = self.text[..mention].rfind("\n\n").map_or(0, |end| end + 2);
         self.text.insert_str(at, &format!("{block}\n\n"));
     }

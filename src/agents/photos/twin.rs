@@ -33,6 +33,17 @@ struct PhotoFile {
     path: PathBuf,
 }
 
+/// So many files are named when none can be used.
+const NAMED_MAX: usize = 5;
+
+fn none_usable(photos: &[Photo]) -> String {
+    let named = photos
+        .iter()
+        .take(NAMED_MAX)
+        .map(|photo| format!("{}: {}", photo.facts.name, photo.facts.problem.as_deref().unwrap_or("cannot be used")));
+    format!("none of the {} files is a picture: {}", photos.len(), named.collect::<Vec<_>>().join("; "))
+}
+
 /// Reads the photos of `{"photos": [{"name", "path"}], "places": "rounded" | "never"}`.
 pub(in crate::agents) fn compute(input: &Value, left: &CancellationToken) -> Result<Value, AttemptFailure> {
     let input: Input = read("photos", input)?;
@@ -43,6 +54,10 @@ pub(in crate::agents) fn compute(input: &Value, left: &CancellationToken) -> Res
             return Err(refused("photos", "the caller left while the files were being read"));
         }
         photos.push(read_photo(&file.name, &file.path, input.places));
+    }
+    if !photos.is_empty() && !photos.iter().any(|photo| photo.facts.usable) {
+        // One bad file among others is kept with its problem; files of which none is a picture are a wrong input.
+        return Err(refused("photos", &none_usable(&photos)));
     }
     Ok(told(photos, input.places))
 }

@@ -66,7 +66,7 @@ impl HttpAgent {
         progress: &Progress,
     ) -> Result<Reply, AttemptFailure> {
         let head = answer.head;
-        let mut events = EventStream::new(answer.into_pieces(), clock);
+        let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
         while let Some(event) = events.next().await? {
             match reading::frame(head, &event, &self.mapping)? {
                 Frame::Delta(text) if !text.is_empty() => {

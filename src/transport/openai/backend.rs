@@ -72,7 +72,7 @@ async fn read_stream(
 ) -> Result<Completion, AttemptFailure> {
     let head = answer.head;
     let mut reader = StreamReader::new();
-    let mut events = EventStream::new(answer.into_pieces(), clock);
+    let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
     loop {
         let told = match events.next().await {
             Ok(Some(event)) => reader.read(head, &event),

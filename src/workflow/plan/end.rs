@@ -4,6 +4,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     action::{Action, StepKey},
+    record::milliseconds,
     run_plan::RunPlan,
     settle::json_bytes,
     state::{Culprit, End, Item, ItemState},
@@ -13,7 +14,7 @@ use crate::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
         event::EventType,
-        run::{Cause, Degradation, StepStatus},
+        run::{AttemptRecord, Cause, Degradation, StepStatus},
     },
     workflow::{definition::Join, expression::from_json},
 };
@@ -77,14 +78,28 @@ impl RunPlan {
                 }
                 ItemState::Waiting | ItemState::Parked { .. } => {}
             }
+            let cut = self.cut_attempt(step, place, end, now);
             if has_started {
                 self.emit_end(step, index, end, None);
             }
             self.set_state(step, place, ItemState::Ended(Box::new(end.clone())));
             let round = self.steps[step].round_mut();
+            round.items[place].attempts.extend(cut);
             round.items[place].ended = has_started.then_some(now);
             round.unfinished -= 1;
         }
+    }
+
+    /// A call that is cut off is written down as one attempt: nobody waits for its own account of what was sent by then.
+    fn cut_attempt(&self, step: usize, place: usize, end: &End, now: Timestamp) -> Option<AttemptRecord> {
+        let ItemState::Calling { since, .. } = self.steps[step].round().items[place].state else { return None };
+        Some(AttemptRecord {
+            started_ms: self.unix_ms(since),
+            duration_ms: milliseconds(now, since),
+            status: None,
+            error_code: end.error.as_ref().map(|error| error.error_code.as_str().to_owned()),
+            retry_after: None,
+        })
     }
 
     /// What the items of a `map` come to.

@@ -153,7 +153,7 @@ impl RunPlan {
     pub fn line_left(&mut self, key: StepKey, now: Timestamp) {
         if let Some(place) = self.awaited(key) {
             let until = self.call_until(key.step, now);
-            self.set_state(key.step, place, ItemState::Calling { until });
+            self.set_state(key.step, place, ItemState::Calling { since: now, until });
         }
     }
 

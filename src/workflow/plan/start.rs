@@ -165,7 +165,7 @@ impl RunPlan {
             self.emit_step(EventType::StepStarted, step, index, json!({}));
         }
         let until = self.call_until(step, now);
-        self.set_state(step, place, ItemState::Calling { until });
+        self.set_state(step, place, ItemState::Calling { since: now, until });
         if let Some(request) = self.request_of(step, place) {
             self.act(Action::Call(request));
         }

@@ -52,7 +52,7 @@ pub(super) enum ItemState {
     /// In the run's own list.
     Waiting,
     /// In a call.
-    Calling { until: Timestamp },
+    Calling { since: Timestamp, until: Timestamp },
     /// In the line for a slot.
     InLine { since: Timestamp },
     /// Until a time, a change of the gate, or both.

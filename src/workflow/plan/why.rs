@@ -143,7 +143,7 @@ impl RunPlan {
     fn why_item(&self, step: usize, item: &Item) -> Why {
         let agent = self.workflow.steps[step].agent.to_string();
         match &item.state {
-            ItemState::Calling { until } => Why::Call { agent, deadline_ms: self.unix_ms(*until) },
+            ItemState::Calling { until, .. } => Why::Call { agent, deadline_ms: self.unix_ms(*until) },
             ItemState::InLine { since } => Why::Line { agent, since_ms: self.unix_ms(*since) },
             ItemState::Parked { until, reason, .. } => {
                 let wake_ms = until.map(|until| self.unix_ms(until));

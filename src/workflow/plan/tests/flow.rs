@@ -164,6 +164,7 @@ fn the_deadline_ends_everything() {
     assert_eq!(world.record().error.unwrap().error_code, ErrorCode::DeadlineExceeded);
     assert_eq!(world.run_events(), ["0 run.started", "30000 run.finished"]);
     assert_eq!(world.aborted, [StepKey { step: 1, index: None, iteration: 0 }]);
+    assert_eq!(cut_attempts(&world, "b"), [(1_029_000, 1_000, Some("DEADLINE_EXCEEDED".to_owned()))]);
     assert_eq!(world.plan().deadline(), Timestamp::from_millis(30_000));
 }
 
@@ -187,12 +188,21 @@ fn the_smaller_deadline_holds() {
     }
 }
 
+/// Begin, length and code of a step's attempts.
+fn cut_attempts(world: &World, id: &str) -> Vec<(u64, u64, Option<String>)> {
+    let record = world.record();
+    let step = record.steps.iter().find(|step| step.id == id).unwrap();
+    step.attempts.iter().map(|attempt| (attempt.started_ms, attempt.duration_ms, attempt.error_code.clone())).collect()
+}
+
 #[test]
 fn cancelling_ends_at_once_and_late_news_changes_nothing() {
     let mut world = World::new(DIAMOND, nothing()).agent("b", [good(100, json!(1))]).cancelled_at(50).run();
     assert_eq!(world.status(), RunStatus::Cancelled);
     assert_eq!(world.steps(), ["a succeeded", "b cancelled", "c succeeded", "d cancelled"]);
     assert_eq!(world.run_events(), ["0 run.started", "50 run.finished"]);
+    assert_eq!(cut_attempts(&world, "b"), [(1_000_000, 50, Some("CANCELLED".to_owned()))]);
+    assert_eq!(cut_attempts(&world, "d"), []);
     let before = world.record();
     let key = StepKey { step: 1, index: None, iteration: 0 };
     let gates = super::world::TestGates::default();
