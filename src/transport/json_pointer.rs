@@ -36,6 +36,8 @@ impl JsonPointer {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -54,5 +56,17 @@ mod tests {
         }
         let document = serde_json::json!({"a/b": [{"c": 7}]});
         assert_eq!(JsonPointer::try_new("/a~1b/0/c").unwrap().find(&document), Some(&Value::from(7)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_what_is_a_pointer_finds_what_serde_finds(text in "(/?[a-z0-9~/]{0,3}){0,4}", any in any::<String>()) {
+            let document = serde_json::json!({"a": {"0": [1, {"b": 2}]}, "": 3, "~": 4, "/": 5});
+            for text in [text, any] {
+                if let Ok(pointer) = JsonPointer::try_new(&text) {
+                    prop_assert_eq!(pointer.find(&document), document.pointer(&text));
+                }
+            }
+        }
     }
 }

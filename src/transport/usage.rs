@@ -45,6 +45,8 @@ pub fn estimate_tokens(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use serde_json::json;
 
     use super::*;
@@ -70,6 +72,22 @@ mod tests {
         for (text, want) in [("", 0), ("a", 1), ("Say hello in five words.", 6), ("안녕하세요", 3), ("안녕 hi", 2)]
         {
             assert_eq!(estimate_tokens(text), want, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_server_tells_of_its_tokens_is_read_or_not(
+            keys in prop::collection::vec("prompt_tokens|completion_tokens|input_tokens|output_tokens|x", 0..5),
+            values in prop::collection::vec("-?[0-9]{1,25}|null|true|1e9|\"5\"|\\{\\}", 5),
+        ) {
+            let mut told = serde_json::Map::new();
+            for (key, value) in keys.into_iter().zip(values) {
+                told.insert(key, serde_json::from_str(&value).unwrap_or(serde_json::Value::Null));
+            }
+            let mut running = None;
+            update(&mut running, &serde_json::Value::Object(told.clone()));
+            prop_assert_eq!(running, super::told(&serde_json::Value::Object(told)));
         }
     }
 }

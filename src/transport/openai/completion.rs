@@ -82,3 +82,34 @@ fn content_text(content: &Value) -> String {
         _ => String::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head() -> AnswerHead {
+        AnswerHead::read(200, &[], 0)
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Completion::read(head(), &bytes);
+        }
+
+        #[test]
+        fn a_mangled_answer_is_read_or_refused(cut in 0_usize..200, put in any::<u8>()) {
+            let answer = r#"{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"안녕"}}],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#;
+            let mut bytes = answer.as_bytes().to_vec();
+            let whole = Completion::read(head(), &bytes).map(|completion| completion.text);
+            prop_assert_eq!(whole.ok(), Some("안녕".to_owned()));
+            let at = cut.min(bytes.len() - 1);
+            bytes[at] = put;
+            let _ = Completion::read(head(), &bytes);
+            bytes.truncate(at);
+            prop_assert!(Completion::read(head(), &bytes).is_err());
+        }
+    }
+}
