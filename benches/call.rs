@@ -22,11 +22,15 @@ use tokio::{
 };
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_resilience::prelude::{BulkheadLayer, CircuitBreakerLayer};
-use watertight::runtime::{
-    engine::{Part, Runtime},
-    handle::AgentHandle,
-    settings::{AgentSettings, RestartSettings},
-    supervisor::BreakerAct,
+use watertight::{
+    model::facts::Ending,
+    runtime::{
+        call::CallContext,
+        engine::{Part, Runtime},
+        handle::AgentHandle,
+        settings::{AgentSettings, RestartSettings},
+        supervisor::BreakerAct,
+    },
 };
 
 /// Callers beside each other.
@@ -60,6 +64,13 @@ fn supervised(criterion: &mut Criterion, tokio: &Tokio, runtime: &Runtime) {
         });
         println!("(refused for want of a slot: {})\n", refused.load(Ordering::Relaxed));
     }
+    let guard = runtime.agent("draft").unwrap();
+    kit::row(&mut group, "watertight/guards_around_outside_work", 1, |iterations| {
+        kit::beside_each_other(tokio, 1, iterations, |share| {
+            let guard = guard.clone();
+            async move { work_outside(&guard, share).await }
+        });
+    });
     let shut = runtime.agent("review").unwrap();
     runtime.act("agent:review", BreakerAct::ForceOpen).unwrap();
     tokio.block_on(async {
@@ -78,6 +89,20 @@ fn supervised(criterion: &mut Criterion, tokio: &Tokio, runtime: &Runtime) {
         });
     });
     group.finish();
+}
+
+/// Work that the runtime does not do itself: admission, nothing, outcome. Where slots lag behind, the supervisor gets its turn.
+async fn work_outside(guard: &AgentHandle, calls: u64) {
+    let context = CallContext::default();
+    for _ in 0..calls {
+        let admission = loop {
+            match guard.enter(&context) {
+                Ok(admission) => break admission,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        admission.finish(Ending::Success);
+    }
 }
 
 fn peers(criterion: &mut Criterion, tokio: &Tokio) {

@@ -36,7 +36,7 @@ const CALLERS: usize = 5;
 /// Callers of the ill agent; most of them are refused, and come back after [`PAUSE`].
 const FLOOD: usize = 200;
 const PAUSE: Duration = Duration::from_millis(5);
-const PHASE: Duration = Duration::from_secs(2);
+const PHASE: Duration = Duration::from_secs(3);
 const PAIRS: usize = 5;
 
 /// What the ill agent goes through.
