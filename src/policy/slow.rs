@@ -42,11 +42,6 @@ impl SlowBy {
             }
         }
     }
-
-    /// How long after its beginning an attempt in flight can first be slow.
-    pub fn first_question(self, slow_call: Duration) -> Duration {
-        slow_call
-    }
 }
 
 #[cfg(test)]

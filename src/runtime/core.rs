@@ -79,6 +79,13 @@ pub(crate) struct AgentCore {
     pub(crate) metrics: AgentMetrics,
 }
 
+impl AgentCore {
+    /// The breakers in front of it, from the outside in.
+    pub(crate) fn guards(&self) -> impl Iterator<Item = &Guard> {
+        self.provider.guard.iter().chain(&self.provider.key_guard).chain(std::iter::once(&self.guard))
+    }
+}
+
 /// An agent's metrics, looked up once.
 pub(crate) struct AgentMetrics {
     pub(crate) admitted: Counter,

@@ -134,10 +134,8 @@ impl AgentHandle {
 
     /// What the agent's gates show now, without taking a trial: the outermost that is shut, else the most shut.
     pub(crate) fn look(&self) -> GateView {
-        let guards =
-            [self.agent.provider.guard.as_ref(), self.agent.provider.key_guard.as_ref(), Some(&self.agent.guard)];
         let mut view = GateView::Admit;
-        for guard in guards.into_iter().flatten() {
+        for guard in self.agent.guards() {
             match guard.gate.look() {
                 GateView::Refuse(refusal) => return GateView::Refuse(refusal),
                 GateView::Probe { free, reason } => view = GateView::Probe { free, reason },

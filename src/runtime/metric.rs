@@ -1,6 +1,6 @@
 //! The one list of metric names. Raw names elsewhere are a fault (checked by `tests/tidy.rs`). Labels hold configured names only.
 
-use metrics::{Label, counter, gauge, histogram};
+use metrics::{Label, counter, gauge};
 
 /// A metric: its name, what it is, and what it tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +71,6 @@ pub fn count(metric: Metric, labels: Vec<Label>, by: u64) {
 /// Sets a gauge.
 pub fn set(metric: Metric, labels: Vec<Label>, value: f64) {
     gauge!(metric.name, labels).set(value);
-}
-
-/// Adds a value to a histogram.
-pub fn observe(metric: Metric, labels: Vec<Label>, value: f64) {
-    histogram!(metric.name, labels).record(value);
 }
 
 #[cfg(test)]

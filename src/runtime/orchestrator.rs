@@ -299,11 +299,7 @@ impl OrchestratorActor {
             .shared
             .agents
             .iter()
-            .filter(|agent| {
-                let provider = &agent.provider;
-                let guards = [provider.guard.as_ref(), provider.key_guard.as_ref(), Some(&agent.guard)];
-                guards.into_iter().flatten().any(|guard| guard.id == breaker)
-            })
+            .filter(|agent| agent.guards().any(|guard| guard.id == breaker))
             .map(|agent| agent.settings.name.clone())
             .collect();
         let mut runs = self.runs.live();

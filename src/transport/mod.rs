@@ -8,6 +8,7 @@ mod fake_server;
 pub mod http_agent;
 pub mod json_pointer;
 pub mod openai;
+mod question;
 pub mod secret;
 #[cfg(test)]
 mod shared_cases;

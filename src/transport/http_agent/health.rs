@@ -2,18 +2,9 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, header::HeaderMap};
-use tokio::time::timeout;
-
 use crate::{
-    model::{
-        facts::{Ending, TimeoutKind},
-        reply::AttemptFailure,
-    },
-    transport::{
-        client::{Outgoing, ProviderClient},
-        error_body::ErrorPointers,
-    },
+    model::reply::AttemptFailure,
+    transport::{client::ProviderClient, question},
 };
 
 /// How long an answer is waited for.
@@ -21,22 +12,14 @@ pub const HEALTH_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Fine once `path` answers with a good status; its body does not matter.
 pub async fn probe_health(client: &ProviderClient, path: &str) -> Result<(), AttemptFailure> {
-    let outgoing = Outgoing { method: Method::GET, path: path.to_owned(), headers: HeaderMap::new(), body: None };
-    let answered = timeout(HEALTH_WAIT_MAX, client.send(outgoing, &ErrorPointers::default())).await;
-    match answered {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(failure)) => Err(client.scrub(failure)),
-        Err(_) => {
-            let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
-            let message = format!("the health path did not answer within {} s", HEALTH_WAIT_MAX.as_secs());
-            Err(AttemptFailure::new(ending, message))
-        }
-    }
+    let asking = question::get(client, path);
+    question::within(client, HEALTH_WAIT_MAX, "the health path did not answer", asking).await.map(|_| ())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::facts::Ending;
     use crate::transport::{
         client::ProviderOptions,
         fake_server::{FakeServer, answer},

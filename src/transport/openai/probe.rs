@@ -2,19 +2,11 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, header::HeaderMap};
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::{
-    model::{
-        facts::{Ending, TimeoutKind},
-        reply::AttemptFailure,
-    },
-    transport::{
-        client::{Outgoing, ProviderClient},
-        error_body::ErrorPointers,
-    },
+    model::{facts::Ending, reply::AttemptFailure},
+    transport::{client::ProviderClient, question},
 };
 
 /// How long an answer is waited for.
@@ -24,17 +16,11 @@ pub const MODELS_PATH: &str = "/models";
 
 /// The names of the models that the server says it has.
 pub async fn probe_models(client: &ProviderClient) -> Result<Vec<String>, AttemptFailure> {
-    let answered = timeout(PROBE_WAIT_MAX, ask(client)).await.unwrap_or_else(|_| {
-        let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
-        Err(AttemptFailure::new(ending, format!("no list of models within {} s", PROBE_WAIT_MAX.as_secs())))
-    });
-    answered.map_err(|failure| client.scrub(failure))
+    question::within(client, PROBE_WAIT_MAX, "no list of models", ask(client)).await
 }
 
 async fn ask(client: &ProviderClient) -> Result<Vec<String>, AttemptFailure> {
-    let outgoing =
-        Outgoing { method: Method::GET, path: MODELS_PATH.to_owned(), headers: HeaderMap::new(), body: None };
-    let answer = client.send(outgoing, &ErrorPointers::default()).await?;
+    let answer = question::get(client, MODELS_PATH).await?;
     let body = answer.into_body().await?;
     let listed = serde_json::from_slice::<Value>(&body).ok();
     let models = listed.as_ref().and_then(|value| value.get("data")).and_then(Value::as_array);
