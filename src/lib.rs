@@ -13,6 +13,8 @@ pub mod runtime;
 
 #[cfg(feature = "runtime")]
 pub mod agents;
+#[cfg(feature = "journal")]
+pub mod journal;
 #[cfg(feature = "runtime")]
 pub mod settings;
 #[cfg(feature = "http")]

@@ -10,6 +10,7 @@ pub mod engine;
 pub mod function_agent;
 pub mod guard_layer;
 pub mod handle;
+pub mod journal;
 pub mod metric;
 pub mod outside;
 pub mod ports;

@@ -1,0 +1,1 @@
+//! The journal in an embedded database: runs, their files, usage, dead letters.
