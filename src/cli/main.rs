@@ -10,7 +10,7 @@ use super::{
     args::{Cli, Command},
     check_command,
     exit::Stop,
-    init_command, run_command,
+    import, init_command, run_command,
     say::say,
 };
 
@@ -53,12 +53,12 @@ fn start(cli: Cli) -> Result<(), Stop> {
             Command::Check(args) => check_command::check(args).await,
             Command::Init(args) => init_command::init(args).await,
             Command::Agent(args) => agent_command::serve(args).await,
+            Command::Import(args) => import::command::import(args),
             Command::Serve(_) => Err(later("serve")),
             Command::Replay(_) => Err(later("replay")),
             Command::Drill(_) => Err(later("drill")),
             Command::Rollout(_) => Err(later("rollout")),
             Command::Export(_) => Err(later("export")),
-            Command::Import(_) => Err(later("import")),
             Command::Rerun(_) => Err(later("rerun")),
         }
     });
@@ -68,5 +68,5 @@ fn start(cli: Cli) -> Result<(), Stop> {
 }
 
 fn later(command: &str) -> Stop {
-    Stop::Usage(format!("`{command}` is not built yet; there are run, check, init and agent"))
+    Stop::Usage(format!("`{command}` is not built yet; there are run, check, init, agent and import"))
 }

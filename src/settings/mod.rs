@@ -8,7 +8,7 @@ pub mod folder;
 pub mod general;
 pub mod layers;
 pub mod load;
-mod node;
+pub(crate) mod node;
 pub mod problem;
 pub mod provider;
 pub mod reader;
