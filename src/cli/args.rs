@@ -30,8 +30,10 @@ pub(super) enum Command {
     Agent(AgentArgs),
     /// Make a configuration of another tool's, and say what became of each of its keys
     Import(ImportArgs),
-    #[command(hide = true)]
-    Serve(LaterArgs),
+    /// Serve workflows, agents and models over HTTP until it is told to stop
+    Serve(ServeArgs),
+    /// Make a key for the service
+    Key(KeyArgs),
     #[command(hide = true)]
     Replay(LaterArgs),
     #[command(hide = true)]
@@ -186,6 +188,43 @@ pub(super) struct ImportOutput {
     /// Print configuration and findings as one JSON object
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    pub(super) project: ProjectArgs,
+    /// Where to listen, instead of serve.listen (127.0.0.1:7800)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: Option<SocketAddr>,
+    /// Append every finished call to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) call_log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct KeyArgs {
+    #[command(subcommand)]
+    pub(super) act: KeyAct,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyAct {
+    /// Print a new key once, and the lines of the configuration that make it known
+    New(KeyNewArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct KeyNewArgs {
+    /// The key's name in the configuration
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// Whose it is
+    #[arg(long, value_name = "NAME")]
+    pub(super) tenant: Option<String>,
+    /// The key of an operator: it sees all tenants and may act on agents
+    #[arg(long)]
+    pub(super) operator: bool,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod exit;
 mod import;
 mod init_command;
 mod input;
+mod key_command;
 mod main;
 mod places;
 mod progress;
@@ -16,6 +17,8 @@ mod project;
 mod report;
 mod run_command;
 mod say;
+mod serve_command;
 mod table;
+mod told_to_stop;
 
 pub use main::main;

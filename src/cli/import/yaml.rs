@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn what_is_refused_names_file_and_line() {
-        let bomb = "a0: &a0 [x, x]\n".to_owned()
-            + &(1..30).map(|level| format!("a{level}: &a{level} [*a{0}, *a{0}]\n", level - 1)).collect::<String>();
+        let level = |level: u32| format!("a{level}: &a{level} [*a{0}, *a{0}]\n", level - 1);
+        let bomb = (1..30).map(level).fold("a0: &a0 [x, x]\n".to_owned(), |text, line| text + &line);
         for (text, said) in [
             ("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n", "a.yml:5: `c` stands twice in one table, first on line 3"),
             ("a: [1,\n b: }", "a.yml:1: is no YAML that can be read: "),
