@@ -54,13 +54,9 @@ fn start(cli: Cli) -> Result<(), Stop> {
             Command::Check(args) => check_command::check(args).await,
             Command::Init(args) => init_command::init(args).await,
             Command::Agent(args) => agent_command::serve(args).await,
-<<<<<<< HEAD
             Command::Import(args) => import::command::import(args),
-            Command::Serve(_) => Err(later("serve")),
-=======
             Command::Serve(args) => serve_command::serve(args).await,
             Command::Key(args) => key_command::key(&args),
->>>>>>> main
             Command::Replay(_) => Err(later("replay")),
             Command::Drill(_) => Err(later("drill")),
             Command::Rollout(_) => Err(later("rollout")),
@@ -74,9 +70,5 @@ fn start(cli: Cli) -> Result<(), Stop> {
 }
 
 fn later(command: &str) -> Stop {
-<<<<<<< HEAD
-    Stop::Usage(format!("`{command}` is not built yet; there are run, check, init, agent and import"))
-=======
-    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key and agent"))
->>>>>>> main
+    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key, agent and import"))
 }
