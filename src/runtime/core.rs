@@ -85,6 +85,11 @@ impl AgentCore {
     pub(crate) fn guards(&self) -> impl Iterator<Item = &Guard> {
         self.provider.guard.iter().chain(&self.provider.key_guard).chain(std::iter::once(&self.guard))
     }
+
+    /// The one of them that is `breaker`'s.
+    pub(crate) fn guard_of(&self, breaker: BreakerId) -> Option<&Guard> {
+        self.guards().find(|guard| guard.id == breaker)
+    }
 }
 
 /// An agent's metrics, looked up once.

@@ -30,6 +30,7 @@ mod call_record;
 mod core;
 mod gate;
 mod orchestrator;
+mod parked;
 mod permit;
 pub(crate) mod refusal;
 mod root;
