@@ -17,8 +17,8 @@ use super::{
     gate::Gate,
     metric,
     orchestrator::OrchestratorMessage,
-    pulse::Pulse,
     ports::{Backend, CallLog, Clock},
+    pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };
