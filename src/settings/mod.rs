@@ -13,7 +13,7 @@ mod keep;
 pub mod keys;
 pub mod layers;
 pub mod load;
-mod node;
+pub(crate) mod node;
 pub mod problem;
 pub mod provider;
 pub mod reader;
