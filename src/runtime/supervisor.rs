@@ -66,6 +66,8 @@ pub(crate) enum SupervisorMessage {
     Act { breaker: BreakerId, act: BreakerAct },
     /// A timer may be due.
     Tick,
+    /// Show that it turns.
+    Beat,
     /// Die, as a fault would make it.
     Crash,
 }
@@ -162,6 +164,7 @@ impl SupervisorActor {
                 book.tick(now);
                 self.release_quarantined(book, now);
             }
+            SupervisorMessage::Beat => self.shared.pulse.supervisor_turned(now),
             SupervisorMessage::Crash => {}
         }
     }
