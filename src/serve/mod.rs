@@ -10,6 +10,7 @@ pub mod caps;
 pub mod handover;
 pub mod health;
 pub mod http;
+pub mod listener;
 pub mod router;
 pub mod script;
 pub mod script_file;
