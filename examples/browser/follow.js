@@ -7,16 +7,16 @@ const said = { "step.started": "시작", "step.retried": "다시 시도", "step.
 async function ask(url, options = {}) {
   const answer = await fetch(url, options);
   const body = await answer.json().catch(() => ({}));
-  if (answer.ok) return body;
-  throw Object.assign(new Error(body.error?.user_message ?? `HTTP ${answer.status}`), { told: true });
+  if (!answer.ok) throw Object.assign(new Error(body.error?.user_message ?? `HTTP ${answer.status}`), { told: true });
+  return body;
 }
 
 function show({ id, type, step, data }) {
   if (step && said[type]) at("steps").appendChild(document.createElement("li")).textContent = `${step}: ${said[type]}`;
-  const message = data?.error?.user_message ?? data?.user_message;
-  if (message) at("problem").textContent = message;
+  at("problem").textContent = data?.error?.user_message ?? data?.user_message ?? at("problem").textContent;
   at("status").dataset.last = id;
   at("status").textContent = type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})`;
+  return id;
 }
 
 // Shows the events after the last one. A stream that is cut leaves `run` where it was: the next call goes on there.
@@ -31,8 +31,7 @@ async function read(url, headers) {
     for (const frame of frames) {
       const json = frame.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
       const event = JSON.parse(json || "{}");
-      if (event.id > run.last) show(event); else continue;
-      [run.last, run.over] = [event.id, event.type === "run.finished"];
+      if (event.id > run.last) [run.last, run.over] = [show(event), event.type === "run.finished"];
     }
   }
 }
