@@ -17,6 +17,7 @@ use super::{
     address::Address,
     core::{AgentCore, AgentMetrics, Guard, ProviderCore, Shared},
     engine::Runtime,
+    journal::Journal,
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
     root::RootActor,
@@ -105,6 +106,7 @@ pub struct RuntimeBuilder {
     providers: Vec<ProviderSettings>,
     agents: Vec<(AgentSettings, Arc<dyn Backend>)>,
     call_log: Option<Arc<dyn CallLog>>,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -150,6 +152,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Writes runs down there, those that are asked for with [`Runtime::accept_run`]. The clock must then count from the Unix epoch, so
+    /// that its moments mean the same after a restart.
+    #[must_use]
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
     /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
     /// client as a [`super::guard_layer::GuardLayer`].
     #[must_use]
@@ -186,6 +196,8 @@ impl RuntimeBuilder {
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             call_log: self.call_log,
+            journal: self.journal,
+            frozen: AtomicBool::new(false),
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
         let runs = Arc::new(RunTable::default());
