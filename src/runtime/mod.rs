@@ -16,6 +16,7 @@ pub mod metric;
 pub mod outside;
 pub mod ports;
 pub mod promise;
+pub mod pulse;
 pub mod run_handle;
 pub mod settings;
 
@@ -30,6 +31,7 @@ mod call_record;
 mod core;
 mod gate;
 mod orchestrator;
+mod parked;
 mod permit;
 pub(crate) mod refusal;
 mod root;
