@@ -10,5 +10,6 @@ pub mod facts;
 pub mod language;
 pub mod name;
 pub mod nearest;
+pub mod raw_object;
 pub mod reply;
 pub mod run;
