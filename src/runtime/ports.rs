@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::relay::Relay;
+use crate::policy::slow::Timing;
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
@@ -172,6 +173,15 @@ impl Progress {
     pub fn output_came(&self) {
         self.first_content.get_or_init(|| self.clock.0.now());
         self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the question of slowness is asked about, at `now`.
+    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
+        Timing {
+            elapsed: now.since(self.started),
+            first_content: self.first_content().map(|first| first.since(self.started)),
+            tokens: self.pieces(),
+        }
     }
 
     /// How long the attempt has run.
