@@ -18,6 +18,7 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     ports::{Backend, CallLog, Clock},
+    pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };
@@ -112,6 +113,11 @@ impl AgentCore {
     pub(crate) fn guards(&self) -> impl Iterator<Item = &Guard> {
         self.provider.guard.iter().chain(&self.provider.key_guard).chain(std::iter::once(&self.guard))
     }
+
+    /// The one of them that is `breaker`'s.
+    pub(crate) fn guard_of(&self, breaker: BreakerId) -> Option<&Guard> {
+        self.guards().find(|guard| guard.id == breaker)
+    }
 }
 
 /// An agent's metrics, looked up once.
@@ -178,6 +184,8 @@ pub(crate) struct Shared {
     /// The orchestrator was told of a free slot and has not looked yet.
     pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// When supervisor and orchestrator last turned.
+    pub(crate) pulse: Pulse,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }
@@ -189,6 +197,11 @@ impl Shared {
 
     pub(crate) fn agent(&self, name: &str) -> Option<&Arc<AgentCore>> {
         self.places.get(name).and_then(|place| self.agents.get(*place))
+    }
+
+    /// All targets of the agent that `first` stands for.
+    pub(crate) fn targets_of<'a>(&'a self, first: &'a Arc<AgentCore>) -> impl Iterator<Item = &'a Arc<AgentCore>> {
+        std::iter::once(first).chain(first.further.iter().filter_map(|index| self.agents.get(*index)))
     }
 
     /// An outward id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.

@@ -9,6 +9,7 @@ use super::{
     core::AgentCore,
     handle::{AgentHandle, Sent},
     metric,
+    parked::ParkedAt,
     permit::Permit,
     refusal::Refusal,
 };
@@ -54,17 +55,17 @@ pub(crate) struct Routed {
 }
 
 impl AgentHandle {
-    /// Takes what a call needs at the first of its targets that does not refuse.
-    pub(crate) fn admit_any(&self, context: &CallContext) -> Result<Admitted, Refusal> {
+    /// Takes what a call needs at the first of its targets that does not refuse; `parked` as for [`AgentHandle::admit_parked`].
+    pub(crate) fn admit_any(&self, context: &CallContext, parked: &ParkedAt) -> Result<Admitted, Refusal> {
         if self.agent.further.is_empty() {
-            let permit = self.admit(context)?;
+            let permit = self.admit_parked(context, parked)?;
             return Ok(Admitted { front: self.clone(), target: self.clone(), permit, route: Route::default() });
         }
         let mut route = Route { left: self.planned(), ..Route::default() };
         let mut refusals = Vec::new();
         while let Some(core) = route.left.pop_front() {
             let target = self.at(core);
-            match target.admit(context) {
+            match target.admit_parked(context, parked) {
                 Ok(permit) => return Ok(Admitted { front: self.clone(), target, permit, route }),
                 // One cap for all targets, one stop, one deadline: the others would say the same.
                 Err(refusal) if refusal.is_of_agent(&self.agent.guard.name) => return Err(refusal),

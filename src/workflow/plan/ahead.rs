@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{
     action::{GateLook, Gates},
+    parked::is_before_gate,
     run_plan::RunPlan,
     settle::Failure,
     state::{Hold, ItemState, StepState},
@@ -62,8 +63,7 @@ impl RunPlan {
     fn still_calls(&self, step: usize) -> bool {
         let definition = &self.workflow.steps[step];
         let round = self.steps[step].round();
-        let is_over = round.end.is_some() || definition.in_loop.is_some_and(|found| self.loops[found].result.is_some());
-        if is_over {
+        if round.end.is_some() || self.loop_is_over(step) {
             return false;
         }
         if round.opened.is_some() {
@@ -145,10 +145,7 @@ impl RunPlan {
 /// Items that a change of the gate concerns: refused by it, or by a model that was being loaded.
 fn parked_for_gate(state: &StepState) -> Vec<usize> {
     let items = state.round().items.iter().enumerate();
-    items
-        .filter(|(_, item)| matches!(item.state, ItemState::Parked { cause: Cause::CircuitOpen | Cause::Cold, .. }))
-        .map(|(place, _)| place)
-        .collect()
+    items.filter(|(_, item)| is_before_gate(item)).map(|(place, _)| place).collect()
 }
 
 fn gate_failure(agent: &Name, until: Option<Timestamp>, reason: &str, now: Timestamp) -> Failure {
