@@ -7,6 +7,7 @@ pub mod access;
 pub mod agent_server;
 pub mod answer;
 pub mod caps;
+pub mod handover;
 pub mod health;
 pub mod http;
 pub mod router;
