@@ -161,7 +161,9 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused() {
         let kind = |bytes: &[u8]| RawObject::try_new(bytes.to_vec()).err();
-        for bad in [&b""[..], b"[]", b"null", b"1", b"{", b"{\"a\":}", b"{\"a\":1,}", b"{} {}", b"{\"a\":NaN}", b"\"{}\""] {
+        for bad in
+            [&b""[..], b"[]", b"null", b"1", b"{", b"{\"a\":}", b"{\"a\":1,}", b"{} {}", b"{\"a\":NaN}", b"\"{}\""]
+        {
             assert!(matches!(kind(bad), Some(NoObject::NotJson(_))), "{}", String::from_utf8_lossy(bad));
         }
         assert_eq!(kind(b"{\"a\":\"\xff\"}"), Some(NoObject::NotUtf8(6)));

@@ -47,11 +47,9 @@ pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
             400..=499 => Elsewhere::MayNot,
             _ => Elsewhere::May,
         },
-        Ending::Success
-        | Ending::CallerShape
-        | Ending::Cancelled { .. }
-        | Ending::DeadlineCut
-        | Ending::Internal => Elsewhere::MayNot,
+        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
+            Elsewhere::MayNot
+        }
     }
 }
 

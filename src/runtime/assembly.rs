@@ -152,8 +152,7 @@ pub(crate) fn lay_out(agents: Vec<AgentParts>) -> Result<Vec<TargetParts>, Start
         }
         let mut seen = vec![target_name(&agent.settings)];
         for (target, backend) in agent.further {
-            let settings =
-                AgentSettings { provider: target.provider, model: target.model, ..agent.settings.clone() };
+            let settings = AgentSettings { provider: target.provider, model: target.model, ..agent.settings.clone() };
             let name = target_name(&settings);
             if seen.contains(&name) {
                 let broken = InvalidSetting::new("targets", name, "is there twice");

@@ -374,7 +374,8 @@ impl Call {
                 Err(CallError {
                     // An agent that was not up all along was sent nothing, however often it was asked for.
                     nothing_sent: attempts == self.own_refusals,
-                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(Stop::is_final)),
+                    exhausted: ending != Ending::OwnRefusal
+                        && (!envelope.retryable || stop.is_some_and(Stop::is_final)),
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,

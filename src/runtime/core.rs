@@ -25,8 +25,8 @@ use super::{
 use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{
-        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, fallback::Rank, restart::RestartLedger, retry::RetryBudget,
-        verdict::Keyed,
+        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, fallback::Rank, restart::RestartLedger,
+        retry::RetryBudget, verdict::Keyed,
     },
 };
 

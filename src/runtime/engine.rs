@@ -209,7 +209,8 @@ impl Runtime {
     fn target_views(&self, agent: &AgentCore) -> Vec<TargetView> {
         let further = agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
         let all = self.shared.agents.get(agent.first).into_iter().chain(further);
-        let view = |core: &Arc<AgentCore>| TargetView { target: core.target.to_string(), breaker: self.breaker_view(core) };
+        let view =
+            |core: &Arc<AgentCore>| TargetView { target: core.target.to_string(), breaker: self.breaker_view(core) };
         if agent.further.is_empty() { Vec::new() } else { all.map(view).collect() }
     }
 

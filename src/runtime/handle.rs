@@ -67,7 +67,9 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let admitted = self.admit_any(&request.context, &ParkedAt::default()).map_err(|refusal| self.refused(&refusal, &request.context))?;
+        let admitted = self
+            .admit_any(&request.context, &ParkedAt::default())
+            .map_err(|refusal| self.refused(&refusal, &request.context))?;
         admitted.send(request).answer().await
     }
 

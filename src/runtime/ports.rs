@@ -14,13 +14,13 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::relay::Relay;
-use crate::policy::slow::Timing;
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
     name::Name,
     reply::{AttemptFailure, Reply},
 };
+use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

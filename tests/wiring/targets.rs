@@ -26,8 +26,7 @@ fn rank(order: u32, weight: u32) -> Rank {
 async fn targets(settings: AgentSettings, ranks: [Rank; 3]) -> (Runtime, [Arc<Scripted>; 3]) {
     let backends = [(); 3].map(|()| Scripted::always(Answer::Good));
     let further = |index: usize, of: &str, model: &str| {
-        let target =
-            TargetSettings { provider: name(of), model: Some(model.to_owned()), rank: ranks[index] };
+        let target = TargetSettings { provider: name(of), model: Some(model.to_owned()), rank: ranks[index] };
         (target, Arc::clone(&backends[index]) as Arc<dyn Backend>)
     };
     let settings = AgentSettings { model: Some("x".to_owned()), ..settings };
@@ -120,7 +119,10 @@ async fn a_sick_target_is_passed_over_and_the_first_comes_back() {
     for _ in 0..5 {
         assert_eq!(call(&runtime, "draft").await.unwrap().fallback.as_deref(), Some("b/y"));
     }
-    assert_eq!((state(&runtime, "agent:draft"), state(&runtime, "agent:draft:b/y")), (StateName::Open, StateName::Closed));
+    assert_eq!(
+        (state(&runtime, "agent:draft"), state(&runtime, "agent:draft:b/y")),
+        (StateName::Open, StateName::Closed)
+    );
     let reply = call(&runtime, "draft").await.unwrap();
     assert_eq!((counts(&backends), reply.attempts.len()), ([5, 6, 0], 1), "an open gate costs no attempt");
     backends[0].now(Answer::Good);
@@ -152,7 +154,10 @@ async fn slots_are_the_agents() {
     let (_, calls) = hold(&runtime, "draft", &backends[0], 3).await;
     settle().await;
     let refused = call(&runtime, "draft").await;
-    assert_eq!((code(&refused).as_str(), detail(&refused, "compartment").as_str()), ("AGENT_BULKHEAD_FULL", "agent:draft"));
+    assert_eq!(
+        (code(&refused).as_str(), detail(&refused, "compartment").as_str()),
+        ("AGENT_BULKHEAD_FULL", "agent:draft")
+    );
     assert_eq!((runtime.agents()[0].in_flight, runtime.agents().len(), runtime.agents()[0].targets.len()), (3, 1, 3));
     drop(calls);
     pass(s(1)).await;

@@ -40,7 +40,12 @@ impl OpenAiAgent {
         Ok(Self { client, agent: CheckedSettings::try_new(settings)? })
     }
 
-    async fn relay(&self, request: &AttemptRequest, relay: &Relay, progress: &Progress) -> Result<Reply, AttemptFailure> {
+    async fn relay(
+        &self,
+        request: &AttemptRequest,
+        relay: &Relay,
+        progress: &Progress,
+    ) -> Result<Reply, AttemptFailure> {
         let settings = &self.agent.settings;
         let path = match relay.kind {
             RelayKind::Chat => &settings.paths.chat,

@@ -198,7 +198,10 @@ mod tests {
         let answer = assembled(&frames);
         let choices = answer["choices"].as_array().unwrap();
         assert_eq!(choices[0]["message"]["content"], "bc");
-        assert_eq!((&choices[1]["message"]["refusal"], &choices[1]["message"]["content"]), (&json!("no way"), &Value::Null));
+        assert_eq!(
+            (&choices[1]["message"]["refusal"], &choices[1]["message"]["content"]),
+            (&json!("no way"), &Value::Null)
+        );
         assert_eq!(assembled(&[])["choices"], json!([]));
     }
 }

@@ -57,10 +57,12 @@ pub(super) fn look(
         status: Some(head.status),
         ..AttemptFailure::new(Ending::BadReply, message)
     };
-    let seen = serde_json::from_slice::<Head<'_>>(body).map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
+    let seen = serde_json::from_slice::<Head<'_>>(body)
+        .map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
     let doubtful = [seen.error, seen.error_code, seen.error_code_camel, seen.kind];
     if doubtful.iter().any(|part| part.is_some_and(|part| part.get() != "null")) {
-        let value: Value = serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
         if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
             return Err(failure);
         }

@@ -52,7 +52,8 @@ async fn relayed(agent: &OpenAiAgent, kind: RelayKind, form: RelayForm, body: &s
     let (out, mut pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let body = Arc::new(RawObject::try_new(body.as_bytes().to_vec()).unwrap());
     let mut request = test_attempt::request(Value::Null);
-    request.timeouts = AttemptTimeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)) };
+    request.timeouts =
+        AttemptTimeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)) };
     request.relay = Some(Relay { kind, form, body, out, fallback: None });
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
     let ended = agent.attempt(&request, &progress).await;
@@ -156,7 +157,8 @@ async fn answers_of_another_form_than_asked() {
 
 #[tokio::test]
 async fn embeddings_and_paths() {
-    let body = r#"{"data":[{"embedding":[0.1,-2.5e-3]},{"embedding":[1]}],"usage":{"prompt_tokens":4,"total_tokens":4}}"#;
+    let body =
+        r#"{"data":[{"embedding":[0.1,-2.5e-3]},{"embedding":[1]}],"usage":{"prompt_tokens":4,"total_tokens":4}}"#;
     let server = FakeServer::start(vec![json_answer(body)]).await;
     let options = ProviderOptions {
         query: vec![("api-version".to_owned(), crate::transport::secret::Secret::new("2024-10-21"))],

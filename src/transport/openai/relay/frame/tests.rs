@@ -81,7 +81,9 @@ fn errors_inside_frames() {
 #[test]
 fn ends() {
     let said = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
-    let stop = |index: u32| format!("data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n");
+    let stop = |index: u32| {
+        format!("data: {{\"choices\":[{{\"index\":{index},\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}\n\n")
+    };
     let load = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\"finish_reason\":\"load\"}]}\n\n";
     for (stream, want) in [
         (said.to_owned(), Some(Ending::StreamCut)),
