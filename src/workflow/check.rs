@@ -7,8 +7,8 @@ use super::{
     check_loops,
     checked::{About, Condition, Loop, Mapping, Step, Template, Workflow},
     definition::{
-        DEADLINE_MAX, DEFAULT_BYTES_MAX, Definition, ID_BYTES_MAX, INPUTS_MAX, Join, MapDefinition, OnCause,
-        PARALLEL_MAX, STEPS_MAX, StepDefinition,
+        DEADLINE_MAX, DEFAULT_BYTES_MAX, Definition, ID_BYTES_MAX, INPUTS_MAX, Join, MAP_ITEMS_MAX, MapDefinition,
+        OnCause, PARALLEL_MAX, STEPS_MAX, StepDefinition,
     },
     expression::is_function,
     graph::{self, Dependencies},
@@ -25,11 +25,25 @@ const NAME_RULE: &str = "must be 1 to 64 letters, digits, '-', '_' or '.', the f
 /// Reads and checks a workflow file. `file` is its name in messages, `agents` are the agents that exist.
 pub fn load(file: &str, bytes: &[u8], agents: &BTreeSet<Name>) -> Result<Workflow, InvalidWorkflow> {
     let (definition, findings) = parse(file, bytes)?;
-    checked(definition, findings, agents)
+    checked(definition, findings, Agents::Known(agents))
+}
+
+/// Which agents a workflow may name.
+#[derive(Debug, Clone, Copy)]
+pub enum Agents<'a> {
+    /// These exist; any other is a fault.
+    Known(&'a BTreeSet<Name>),
+    /// Any: a version that was accepted once stays whole though an agent of it is gone. Its call then fails with `NOT_FOUND`.
+    Any,
 }
 
 /// Checks a definition that was built in Rust.
 pub fn check(definition: Definition, agents: &BTreeSet<Name>) -> Result<Workflow, InvalidWorkflow> {
+    check_for(definition, Agents::Known(agents))
+}
+
+/// Checks a definition, whoever made it.
+pub(super) fn check_for(definition: Definition, agents: Agents<'_>) -> Result<Workflow, InvalidWorkflow> {
     let mut findings = Findings::default();
     for (at, step) in definition.steps.iter().enumerate() {
         findings.step_is_called(at, &step.id);
@@ -47,11 +61,7 @@ struct Draft {
     revision: BTreeMap<KeyPath, String>,
 }
 
-fn checked(
-    definition: Definition,
-    mut findings: Findings,
-    agents: &BTreeSet<Name>,
-) -> Result<Workflow, InvalidWorkflow> {
+fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -> Result<Workflow, InvalidWorkflow> {
     let name = check_head(&definition, &mut findings);
     check_ids(&definition, &mut findings);
     let names = Names::of(&definition);
@@ -156,19 +166,9 @@ fn check_ids(definition: &Definition, findings: &mut Findings) {
     }
 }
 
-fn draft(
-    at: usize,
-    step: &StepDefinition,
-    names: &Names<'_>,
-    agents: &BTreeSet<Name>,
-    findings: &mut Findings,
-) -> Draft {
+fn draft(at: usize, step: &StepDefinition, names: &Names<'_>, agents: Agents<'_>, findings: &mut Findings) -> Draft {
     let path = |key: &str| KeyPath::of_step(at, key);
-    let agent = agents.get(step.agent.as_str()).cloned();
-    if agent.is_none() {
-        let rule = format!("there is no such agent{}", hint(&step.agent, agents.iter().map(Name::as_str)));
-        findings.add(&path("agent"), &quoted(&step.agent), rule);
-    }
+    let agent = agent(step, agents, &path("agent"), findings);
     if let Some(timeout) = step.timeout {
         check_duration(&path("timeout"), timeout, findings);
     }
@@ -198,6 +198,20 @@ fn draft(
     Draft { agent, input, when, map: map.flatten(), needs: needs.into_iter().collect(), revision: mentions.revision }
 }
 
+fn agent(step: &StepDefinition, agents: Agents<'_>, path: &KeyPath, findings: &mut Findings) -> Option<Name> {
+    let (agent, rule) = match agents {
+        Agents::Any => (Name::try_new(&step.agent).ok(), NAME_RULE.to_owned()),
+        Agents::Known(known) => {
+            let rule = format!("there is no such agent{}", hint(&step.agent, known.iter().map(Name::as_str)));
+            (known.get(step.agent.as_str()).cloned(), rule)
+        }
+    };
+    if agent.is_none() {
+        findings.add(path, &quoted(&step.agent), rule);
+    }
+    agent
+}
+
 fn mapping(
     at: usize,
     map: &MapDefinition,
@@ -216,8 +230,12 @@ fn mapping(
     if !(1..=PARALLEL_MAX).contains(&parallel) {
         findings.add(&path("parallel"), &parallel.to_string(), format!("must be 1 to {PARALLEL_MAX}"));
     }
-    if let Join::BestEffort(time) = map.join {
-        check_duration(&path("join"), time, findings);
+    match map.join {
+        Join::BestEffort(time) => check_duration(&path("join"), time, findings),
+        Join::Quorum(items) if items == 0 || items as usize > MAP_ITEMS_MAX => {
+            findings.add(&path("join"), &format!("quorum:{items}"), format!("must be 1 to {MAP_ITEMS_MAX} items"));
+        }
+        Join::All | Join::Quorum(_) | Join::FirstGood => {}
     }
     let over = names.compile(findings, &path("over"), &map.over, scope, mentions)?;
     Some(Mapping { over, item: map.item.clone(), parallel, join: map.join })

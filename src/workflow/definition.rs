@@ -251,6 +251,21 @@ pub enum Join {
     All,
     /// When all items have ended, or after this time with those that have.
     BestEffort(Duration),
+    /// When so many items have succeeded; the rest is cut.
+    Quorum(u32),
+    /// When the first item has succeeded; the rest is cut.
+    FirstGood,
+}
+
+impl Join {
+    /// How many items must succeed, where that is what ends the `map`.
+    pub const fn goal(self) -> Option<u32> {
+        match self {
+            Self::All | Self::BestEffort(_) => None,
+            Self::Quorum(items) => Some(items),
+            Self::FirstGood => Some(1),
+        }
+    }
 }
 
 /// Sends an earlier step back until this one's output is good enough.

@@ -9,11 +9,16 @@ use sha2::{Digest, Sha256};
 use super::definition::{Definition, Join, Presence, Shape, StepDefinition};
 
 /// The form that is hashed. A change of form is a change of every hash, so it is named.
-const FORM: &str = "watertight workflow 1";
+pub(super) const FORM: &str = "watertight workflow 1";
 
 /// SHA-256 of the canonical JSON, as 64 lower-case hexadecimal digits.
 pub fn hash(definition: &Definition) -> String {
-    let digest = Sha256::digest(canonical_json(definition).as_bytes());
+    hash_text(&canonical_json(definition))
+}
+
+/// SHA-256 of a text, in the same digits.
+pub(super) fn hash_text(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
     digest.iter().fold(String::with_capacity(64), |mut text, byte| {
         // Writing to a String cannot fail.
         let _ = write!(text, "{byte:02x}");
@@ -49,6 +54,8 @@ fn step(step: &StepDefinition) -> Value {
         let join = match map.join {
             Join::All => json!("all"),
             Join::BestEffort(time) => json!({ "best_effort": nanoseconds(time) }),
+            Join::Quorum(items) => json!({ "quorum": items }),
+            Join::FirstGood => json!("first_good"),
         };
         json!({ "over": map.over, "as": map.item, "parallel": map.parallel, "join": join })
     });

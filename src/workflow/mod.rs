@@ -15,4 +15,5 @@ mod parse;
 pub mod plan;
 pub mod problem;
 mod references;
+pub mod stored;
 mod toml_reader;

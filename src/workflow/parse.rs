@@ -188,8 +188,11 @@ fn join(reader: &mut Reader<'_>, map: &Fields<'_, '_>) -> Option<Join> {
     let text = reader.text(map, "join")?;
     match text.split_once(':') {
         None if text == "all" => return Some(Join::All),
-        None if text == "first_good" => reader.wrong_type(map, "join", NOT_BUILT),
-        Some(("quorum", _)) => reader.wrong_type(map, "join", NOT_BUILT),
+        None if text == "first_good" => return Some(Join::FirstGood),
+        Some(("quorum", items)) => match items.parse() {
+            Ok(items) => return Some(Join::Quorum(items)),
+            Err(_) => reader.wrong_type(map, "join", "must name a whole number of items, as in \"quorum:2\""),
+        },
         Some(("best_effort", time)) => match duration::parse(time) {
             Ok(time) => return Some(Join::BestEffort(time)),
             Err(error) => reader.wrong_type(map, "join", &format!("{} {}", quoted(time), error.rule())),
@@ -197,7 +200,7 @@ fn join(reader: &mut Reader<'_>, map: &Fields<'_, '_>) -> Option<Join> {
         _ => reader.wrong_type(
             map,
             "join",
-            "must be \"all\" or \"best_effort:\" and a duration, as in \"best_effort:20s\"",
+            "must be \"all\", \"first_good\", \"quorum:\" and a number or \"best_effort:\" and a duration, as in \"best_effort:20s\"",
         ),
     }
     None

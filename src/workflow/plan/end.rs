@@ -6,7 +6,7 @@ use super::{
     action::{Action, StepKey},
     record::milliseconds,
     run_plan::RunPlan,
-    settle::json_bytes,
+    settle::{Failure, json_bytes},
     state::{Culprit, End, Item, ItemState},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         event::EventType,
         run::{AttemptRecord, Cause, Degradation, StepStatus},
     },
-    workflow::{definition::Join, expression::from_json},
+    workflow::{checked::Mapping, definition::Join, expression::from_json},
 };
 
 impl RunPlan {
@@ -30,8 +30,11 @@ impl RunPlan {
             if has_started || end.status != StepStatus::Cancelled {
                 self.emit_end(step, index, &end, None);
             }
+            let is_good = end.status == StepStatus::Succeeded;
             self.set_state(step, place, ItemState::Ended(Box::new(end)));
-            self.steps[step].round_mut().unfinished -= 1;
+            let round = self.steps[step].round_mut();
+            round.unfinished -= 1;
+            round.succeeded += u32::from(is_good);
             self.join_if_done(step, now);
         } else {
             // The one item of a plain step ends as its round does; the round keeps the output.
@@ -41,13 +44,33 @@ impl RunPlan {
         }
     }
 
-    /// Ends a `map` whose items have all ended.
+    /// Ends a `map` whose items have all ended, or whose goal is reached or out of reach.
     pub(super) fn join_if_done(&mut self, step: usize, now: Timestamp) {
+        self.cut_if_decided(step, now);
         let round = self.steps[step].round();
         if round.unfinished == 0 && round.end.is_none() {
             let end = self.joined(step);
             self.finish_round(step, end, now);
         }
+    }
+
+    /// Cuts what is left of a `map` once so many items have succeeded as were asked for, or no longer can.
+    fn cut_if_decided(&mut self, step: usize, now: Timestamp) {
+        let round = self.steps[step].round();
+        let Some(goal) = self.goal(step).filter(|_| round.end.is_none() && round.unfinished > 0) else { return };
+        let message = if round.succeeded >= goal {
+            "not needed any more: enough items of its step succeeded"
+        } else if round.unfinished < (goal - round.succeeded) as usize && self.culprit.is_none() {
+            "not needed any more: too few items of its step can still succeed"
+        } else {
+            return;
+        };
+        let error = self.own_envelope(ErrorCode::Cancelled, message);
+        self.cut_items(step, &End::cancelled(None, error), now);
+    }
+
+    fn goal(&self, step: usize) -> Option<u32> {
+        self.workflow.steps[step].map.as_ref().and_then(|map| map.join.goal())
     }
 
     /// Ends every `map` whose best effort is over: what is under way is aborted, what has ended is kept.
@@ -104,15 +127,18 @@ impl RunPlan {
 
     /// What the items of a `map` come to.
     fn joined(&self, step: usize) -> End {
+        if let Some(goal) = self.goal(step) {
+            return self.joined_by_goal(step, goal);
+        }
         let items = &self.steps[step].round().items;
         let ends: Vec<&End> = items.iter().filter_map(Item::end).collect();
-        let best_effort = self.workflow.steps[step].map.as_ref().is_some_and(|map| map.join != Join::All);
+        let is_all = |map: &Mapping| map.join == Join::All;
+        let best_effort = !self.workflow.steps[step].map.as_ref().is_some_and(is_all);
         let failed: Vec<&End> = ends.iter().copied().filter(|end| end.status == StepStatus::Failed).collect();
         if let Some(first) = failed.first().filter(|_| !best_effort) {
             let error = first.error.clone().map(|error| error.with_detail("failed_items", failed.len()));
             return End { error, ..(*first).clone() };
         }
-        let was_cut = |end: &&End| end.status == StepStatus::Cancelled && end.cause.is_none();
         if let Some(cut) = ends.iter().copied().find(was_cut) {
             return cut.clone();
         }
@@ -127,6 +153,29 @@ impl RunPlan {
             end.degraded = first.cause.map(|cause| Degradation { cause, action: action.to_owned() });
         }
         end
+    }
+
+    /// The outputs of those that succeeded, in the place of each; that others did not is no degradation. Too few are a failure
+    /// with the first reason there is.
+    fn joined_by_goal(&self, step: usize, goal: u32) -> End {
+        let round = self.steps[step].round();
+        let ends = || round.items.iter().filter_map(Item::end);
+        if round.succeeded >= goal {
+            let good = |end: &End| end.output.clone().filter(|_| end.status == StepStatus::Succeeded);
+            return End::succeeded(ends().map(|end| good(end).unwrap_or_default()).collect());
+        }
+        if self.culprit.is_some()
+            && let Some(cut) = ends().find(was_cut)
+        {
+            return cut.clone();
+        }
+        let first = ends().find_map(|end| end.cause.zip(end.error.clone()));
+        let (cause, envelope) = first.unwrap_or_else(|| {
+            let message = format!("{goal} items must succeed, but there are only {}", round.items.len());
+            (Cause::Error, self.own_envelope(ErrorCode::InvalidRequest, &message))
+        });
+        let envelope = envelope.with_detail("succeeded_items", round.succeeded).with_detail("needed_items", goal);
+        self.end_for(step, &Failure::of(cause, envelope))
     }
 
     /// A step is over, for this iteration at least.
@@ -226,4 +275,9 @@ impl RunPlan {
         }
         self.emit_step(EventType::StepFinished, step, index, data);
     }
+}
+
+/// By something else than its own call or time.
+fn was_cut(end: &&End) -> bool {
+    end.status == StepStatus::Cancelled && end.cause.is_none()
 }

@@ -112,6 +112,8 @@ pub(super) struct Round {
     pub(super) active: u32,
     /// Items that have not ended.
     pub(super) unfinished: usize,
+    /// Items of a `map` that have an output of their own.
+    pub(super) succeeded: u32,
     /// When `best_effort` ends it.
     pub(super) join_at: Option<Timestamp>,
     /// How it ended.
@@ -128,6 +130,7 @@ impl Round {
             waiting: VecDeque::new(),
             active: 0,
             unfinished: 0,
+            succeeded: 0,
             join_at: None,
             end: None,
             value: Value::from(()),

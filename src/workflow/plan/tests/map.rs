@@ -147,3 +147,63 @@ fn items_have_events_of_their_own() {
     let indexes: Vec<&Value> = finished.iter().map(|data| &data["index"]).collect();
     assert_eq!(indexes, [&json!(0), &json!(1), &json!(null)]);
 }
+
+#[test]
+fn a_quorum_takes_the_first_that_succeed_and_cuts_the_rest() {
+    let script = [bad(5, ErrorCode::AgentError), good(50, json!("late")), good(10, json!(2)), good(20, json!(3))];
+    let world = world(", join = \"quorum:2\"", "", 5).agent("a", script).share("a", 4).run();
+    assert_eq!(world.steps(), ["m[0] failed", "m[1] cancelled", "m[2] succeeded", "m[3] cancelled", "m[4] succeeded"]);
+    assert_eq!((world.status(), world.record().duration_ms), (RunStatus::Completed, Some(15)));
+    assert_eq!(world.record().output, Some(json!([null, null, 2, null, { "item": "i4", "index": 4 }])));
+    assert_eq!((world.aborted.len(), world.calls.len()), (2, 5));
+    assert!(world.degraded().is_empty(), "what was asked for is there");
+}
+
+#[test]
+fn first_good_is_a_race() {
+    let script = [good(30, json!("slow")), bad(1, ErrorCode::AgentError), good(10, json!("quick"))];
+    let world = world(", join = \"first_good\"", "", 3).agent("a", script).run();
+    assert_eq!(world.steps(), ["m[0] cancelled", "m[1] failed", "m[2] succeeded"]);
+    assert_eq!((world.status(), world.record().output), (RunStatus::Completed, Some(json!([null, null, "quick"]))));
+}
+
+#[test]
+fn a_quorum_fails_as_soon_as_it_is_out_of_reach() {
+    let script = [bad(5, ErrorCode::AgentError), bad(10, ErrorCode::AgentError), good(900, json!(2))];
+    let world = world(", join = \"quorum:2\"", "", 3).agent("a", script).run();
+    assert_eq!(world.steps(), ["m[0] failed", "m[1] failed", "m[2] cancelled"]);
+    assert_eq!((world.status(), world.record().duration_ms), (RunStatus::Failed, Some(10)));
+    let error = world.record().error.unwrap();
+    assert_eq!(error.error_code, ErrorCode::AgentError);
+    assert_eq!((&error.details["succeeded_items"], &error.details["needed_items"]), (&json!(0), &json!(2)));
+}
+
+#[test]
+fn too_short_a_list_has_no_quorum() {
+    for items in [0, 1] {
+        let world = world(", join = \"quorum:2\"", "", items).run();
+        assert_eq!(world.record().error.unwrap().error_code, ErrorCode::InvalidRequest, "{items} items");
+        assert!(world.calls.is_empty(), "nothing is spent on what cannot succeed");
+    }
+}
+
+#[test]
+fn an_optional_step_without_its_quorum_is_left_out() {
+    let script = [bad(5, ErrorCode::AgentError), bad(10, ErrorCode::AgentError)];
+    let world = world(", join = \"first_good\"", "optional = true", 2).agent("a", script).run();
+    assert_eq!((world.status(), world.degraded()), (RunStatus::CompletedDegraded, vec!["m error skip".to_owned()]));
+}
+
+#[test]
+fn a_quorum_that_another_step_takes_down_is_collateral() {
+    let text = "[[step]]\nid = \"ill\"\nagent = \"b\"\n";
+    let script = [good(5, json!(0)), good(50, json!(1))];
+    let world = world(", parallel = 2, join = \"quorum:3\"", text, 4).agent("a", script);
+    let world = world.agent("b", [bad(8, ErrorCode::AgentError)]).run();
+    assert_eq!(
+        world.steps(),
+        ["m[0] succeeded", "m[1] succeeded", "m[2] succeeded", "m[3] cancelled", "ill failed"],
+        "what was in a call is kept"
+    );
+    assert_eq!(world.record().error.unwrap().details["step"], "ill");
+}

@@ -60,6 +60,8 @@ fn step(at: usize) -> impl Strategy<Value = String> {
         2 => Just("map = { over = \"range(4)\", as = \"item\", parallel = 2 }\n".to_owned()),
         1 => Just("map = { over = \"range(3)\", as = \"item\", join = \"best_effort:3s\" }\noptional = true\n".to_owned()),
         1 => Just("map = { over = \"range(3)\", as = \"item\" }\nwhen = \"index > 0\"\n".to_owned()),
+        1 => Just("map = { over = \"range(4)\", as = \"item\", join = \"quorum:2\" }\n".to_owned()),
+        1 => Just("map = { over = \"range(3)\", as = \"item\", join = \"first_good\" }\noptional = true\n".to_owned()),
     ];
     (0..AGENTS.len(), needs, extra, any::<bool>()).prop_map(move |(agent, needs, extra, revises)| {
         let needed: std::collections::BTreeSet<usize> =
