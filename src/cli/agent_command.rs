@@ -10,6 +10,7 @@ use super::{
     exit::Stop,
     project::Project,
     say::say,
+    told_to_stop::told_to_stop,
 };
 use crate::{
     model::name::Name,
@@ -53,21 +54,4 @@ pub(super) async fn serve(args: AgentArgs) -> Result<(), Stop> {
     }
     say(&format!("agent {name} listens on http://{address}{}", if script.is_some() { ", by its script" } else { "" }));
     serve_agent(listener, name, backend, script, stop).await.map_err(Stop::usage)
-}
-
-/// Ctrl-C, or SIGTERM where there is one.
-async fn told_to_stop() {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = interrupt => {}
-                _ = terminate.recv() => {}
-            }
-            return;
-        }
-    }
-    let _ = interrupt.await;
 }

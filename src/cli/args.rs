@@ -28,8 +28,10 @@ pub(super) enum Command {
     Init(InitArgs),
     /// Serve one agent over HTTP, well or ill
     Agent(AgentArgs),
-    #[command(hide = true)]
-    Serve(LaterArgs),
+    /// Serve workflows, agents and models over HTTP until it is told to stop
+    Serve(ServeArgs),
+    /// Make a key for the service
+    Key(KeyArgs),
     #[command(hide = true)]
     Replay(LaterArgs),
     #[command(hide = true)]
@@ -143,6 +145,43 @@ pub(super) struct AgentArgs {
     /// The configuration, instead of FOLDER/watertight.toml
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    #[command(flatten)]
+    pub(super) project: ProjectArgs,
+    /// Where to listen, instead of serve.listen (127.0.0.1:7800)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) listen: Option<SocketAddr>,
+    /// Append every finished call to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(super) call_log: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct KeyArgs {
+    #[command(subcommand)]
+    pub(super) act: KeyAct,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyAct {
+    /// Print a new key once, and the lines of the configuration that make it known
+    New(KeyNewArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct KeyNewArgs {
+    /// The key's name in the configuration
+    #[arg(value_name = "NAME")]
+    pub(super) name: String,
+    /// Whose it is
+    #[arg(long, value_name = "NAME")]
+    pub(super) tenant: Option<String>,
+    /// The key of an operator: it sees all tenants and may act on agents
+    #[arg(long)]
+    pub(super) operator: bool,
 }
 
 #[cfg(test)]

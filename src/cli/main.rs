@@ -10,8 +10,9 @@ use super::{
     args::{Cli, Command},
     check_command,
     exit::Stop,
-    init_command, run_command,
+    init_command, key_command, run_command,
     say::say,
+    serve_command,
 };
 
 /// Runs the program.
@@ -53,7 +54,8 @@ fn start(cli: Cli) -> Result<(), Stop> {
             Command::Check(args) => check_command::check(args).await,
             Command::Init(args) => init_command::init(args).await,
             Command::Agent(args) => agent_command::serve(args).await,
-            Command::Serve(_) => Err(later("serve")),
+            Command::Serve(args) => serve_command::serve(args).await,
+            Command::Key(args) => key_command::key(&args),
             Command::Replay(_) => Err(later("replay")),
             Command::Drill(_) => Err(later("drill")),
             Command::Rollout(_) => Err(later("rollout")),
@@ -68,5 +70,5 @@ fn start(cli: Cli) -> Result<(), Stop> {
 }
 
 fn later(command: &str) -> Stop {
-    Stop::Usage(format!("`{command}` is not built yet; there are run, check, init and agent"))
+    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key and agent"))
 }

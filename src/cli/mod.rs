@@ -8,6 +8,7 @@ mod check_command;
 mod exit;
 mod init_command;
 mod input;
+mod key_command;
 mod main;
 mod places;
 mod progress;
@@ -15,6 +16,8 @@ mod project;
 mod report;
 mod run_command;
 mod say;
+mod serve_command;
 mod table;
+mod told_to_stop;
 
 pub use main::main;

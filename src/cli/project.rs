@@ -18,11 +18,18 @@ use crate::{
     workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
 };
 
+/// Where a project has further workflows.
+const WORKFLOWS_FOLDER: &str = "workflows";
+/// The most of them.
+const WORKFLOWS_MAX: usize = 1_000;
+
 /// What is read of a project.
 pub(super) struct Project {
     pub(super) folder: PathBuf,
     config: Option<ConfigFile>,
     agent_folders: Vec<AgentFolder>,
+    /// Of those, the ones of the project itself; they come first.
+    own_folders: usize,
     embedded: Vec<Name>,
     environment: BTreeMap<String, String>,
     flags: Vec<String>,
@@ -43,12 +50,14 @@ impl Project {
             None => None,
         };
         let mut agent_folders = read_agent_folders(&folder).map_err(Stop::usage)?;
+        let own_folders = agent_folders.len();
         agent_folders.extend(bundled_folders());
         let embedded = embedded::NAMES.iter().filter_map(|name| Name::try_new(name).ok()).collect();
         let environment = environment_of(std::env::vars_os())?;
         Ok(Self {
             config,
             agent_folders,
+            own_folders,
             embedded,
             environment,
             flags: args.set.clone(),
@@ -85,6 +94,55 @@ impl Project {
         let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
         let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
         Ok((workflow, self.settings(Wanted::Named(named))?))
+    }
+
+    /// All workflows of the project (`workflow.toml` and `workflows/*.toml`), and the settings of the agents that they name, that are
+    /// configured, or that have a folder in the project; of all agents if that is none.
+    pub(super) fn workflows_and_settings(&self) -> Result<(Vec<Workflow>, Settings), Stop> {
+        let all = self.settings(Wanted::All)?;
+        let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
+        let mut workflows: Vec<Workflow> = Vec::new();
+        for path in self.workflow_paths()? {
+            let shown = path.display().to_string();
+            let bytes = read_limited(&path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+            let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
+            if workflows.iter().any(|other| other.name() == workflow.name()) {
+                return Err(Stop::Usage(format!("{shown}: there is another workflow named {}", workflow.name())));
+            }
+            workflows.push(workflow);
+        }
+        let steps = workflows.iter().flat_map(|workflow| workflow.steps().iter().map(|step| step.agent().clone()));
+        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
+        let named: Vec<Name> = steps.chain(own).collect();
+        let settings = self.settings(Wanted::Named(named))?;
+        if settings.agents.is_empty() { Ok((workflows, all)) } else { Ok((workflows, settings)) }
+    }
+
+    fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {
+        if let Some(path) = &self.workflow {
+            return Ok(vec![path.clone()]);
+        }
+        let first = self.folder.join("workflow.toml");
+        let mut paths: Vec<PathBuf> = Some(first).filter(|path| path.exists()).into_iter().collect();
+        let folder = self.folder.join(WORKFLOWS_FOLDER);
+        if folder.is_dir() {
+            let unreadable = |error: std::io::Error| Stop::Usage(format!("{}: {error}", folder.display()));
+            let mut more = Vec::new();
+            for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+                let path = entry.map_err(unreadable)?.path();
+                if path.extension().is_some_and(|extension| extension == "toml") {
+                    more.push(path);
+                }
+            }
+            if more.len() > WORKFLOWS_MAX {
+                let message =
+                    format!("{}: {} workflows, at most {WORKFLOWS_MAX} are served", folder.display(), more.len());
+                return Err(Stop::Usage(message));
+            }
+            more.sort();
+            paths.extend(more);
+        }
+        Ok(paths)
     }
 
     /// What an environment variable holds.

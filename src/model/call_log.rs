@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::reply::Usage;
+
 /// One exchange of a logged call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +65,9 @@ pub struct CallRecord {
     /// Tokens of prompt and answer together.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tokens: Option<u64>,
+    /// The same tokens apart, for whoever adds them up; not part of the line.
+    #[serde(skip)]
+    pub usage: Option<Usage>,
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cost: Option<f64>,

@@ -50,6 +50,7 @@ pub(crate) fn logged_call(
         attempts: attempts.iter().map(logged_attempt).collect(),
         cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
         tokens: usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens)),
+        usage,
         call_id: Some(call_id),
         ..common(shared, agent, started, envelope, caller)
     }

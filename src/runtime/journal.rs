@@ -10,12 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ports::BoxFuture;
+pub use crate::model::ended::{Ended, EndedScope};
 use crate::{
-    model::{
-        event::Event,
-        reply::Usage,
-        run::{Cause, RunRecord, StepRecord},
-    },
+    model::{event::Event, run::RunRecord},
     workflow::checked::Workflow,
 };
 
@@ -89,31 +86,6 @@ pub struct RunAccepted {
     pub origin: Option<Origin>,
     /// Results that it begins with: those of `origin` that are not done again.
     pub seeds: Vec<Ended>,
-}
-
-/// What an end is the end of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndedScope {
-    /// One call: a plain step, or one item of a `map`.
-    Item,
-    /// A whole step that ended without making its items.
-    Round,
-}
-
-/// One call of a run that is over: what a resume never does again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
-    /// What it is the end of.
-    pub scope: EndedScope,
-    /// Which step, item and iteration, and how it ended, with its output.
-    pub record: StepRecord,
-    /// Why it has no output of its own, if it has none.
-    pub cause: Option<Cause>,
-    /// Tokens that it used.
-    pub usage: Option<Usage>,
-    /// Unix milliseconds.
-    pub at_ms: u64,
 }
 
 /// One thing that is written of a run after it was accepted.

@@ -170,6 +170,7 @@ impl OrchestratorActor {
                     self.show_line();
                     None
                 }
+                Action::Record(_) => None,
                 Action::Finished => {
                     self.finish(run, inner);
                     None

@@ -1,5 +1,15 @@
-//! HTTP servers.
+//! HTTP servers: bundled agents as processes of their own, and the service.
+//!
+//! Reading order of the service: what everybody holds (`state`), how it answers (`answer`), who asks (`access`), the routes (`runs`,
+//! `agents`, `health`, ...), how they are put together (`router`), and how connections come in and end (`http`).
 
+pub mod access;
 pub mod agent_server;
+pub mod answer;
+pub mod caps;
+pub mod health;
+pub mod http;
+pub mod router;
 pub mod script;
 pub mod script_file;
+pub mod state;

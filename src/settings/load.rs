@@ -15,12 +15,14 @@ use super::{
     agent_backend::Files,
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
     report::{ExplainRow, Report},
+    serve::{ServeSettings, read_serve},
     whole::check_whole,
 };
 
@@ -30,9 +32,9 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 7] = ["agents", "defaults", "limits", "node", "places", "providers", "run"];
+const TABLES: [&str; 9] = ["agents", "defaults", "keys", "limits", "node", "places", "providers", "run", "serve"];
 /// Tables that later versions know.
-const LATER: [&str; 22] = [
+const LATER: [&str; 20] = [
     "adaptive",
     "budgets",
     "callers",
@@ -40,7 +42,6 @@ const LATER: [&str; 22] = [
     "cluster",
     "features",
     "journal",
-    "keys",
     "ladders",
     "lines",
     "logs",
@@ -50,7 +51,6 @@ const LATER: [&str; 22] = [
     "prices",
     "quotas",
     "rollout",
-    "serve",
     "tenants",
     "tiers",
     "volume_guard",
@@ -97,6 +97,10 @@ pub struct Settings {
     pub run: RunSettings,
     /// What is accepted at most.
     pub limits: Limits,
+    /// How the service serves.
+    pub serve: ServeSettings,
+    /// Who may use it; none = whoever reaches it.
+    pub keys: Vec<KeySettings>,
     /// Nodes that share this configuration; counts are already divided by it.
     pub instances: u32,
     /// What is odd but holds.
@@ -134,7 +138,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let run = read_run(&mut reader);
     let limits = read_limits(&mut reader);
     let instances = read_instances(&mut reader);
+    let serve = read_serve(&mut reader);
+    let keys = read_keys(&mut reader);
     reader.finish(&LATER);
+    let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
+    check_keys(&keys, &keys_place, &mut report.problems);
     let defaults_place = root.get("defaults").map_or(Origin::Default, |node| node.origin.clone());
     read_defaults(defaults, defaults_place, &mut report);
     let mut found =
@@ -150,7 +158,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();
-    Ok(Settings { providers, agents, run, limits, instances, warnings, explained: report.rows() })
+    Ok(Settings { providers, agents, run, limits, serve, keys, instances, warnings, explained: report.rows() })
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.

@@ -6,6 +6,7 @@ mod breaker;
 pub mod endpoint;
 pub mod folder;
 pub mod general;
+pub mod keys;
 pub mod layers;
 pub mod load;
 mod node;
@@ -14,6 +15,7 @@ pub mod provider;
 pub mod reader;
 pub mod report;
 pub mod secret;
+pub mod serve;
 pub mod template;
 #[cfg(test)]
 mod tests;

@@ -121,6 +121,7 @@ fn finish(draft: Draft, step: &StepDefinition, in_loop: Option<usize>) -> Option
         on: Cause::ALL.map(|cause| step.on.get(&cause).copied()),
         default: step.default.clone(),
         map: draft.map,
+        effects: step.effects,
         in_loop,
     })
 }

@@ -6,7 +6,7 @@ use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
 
 use super::{
-    definition::{Definition, InputDefinition, Join, OnCause, Presence},
+    definition::{Definition, Effects, InputDefinition, Join, OnCause, Presence},
     expression::{Expression, ExpressionError},
 };
 use crate::model::{name::Name, run::Cause};
@@ -68,6 +68,7 @@ pub struct Step {
     pub(super) on: [Option<OnCause>; Cause::ALL.len()],
     pub(super) default: Option<Json>,
     pub(super) map: Option<Mapping>,
+    pub(super) effects: Effects,
     /// The loop that this step is a part of.
     pub(super) in_loop: Option<usize>,
 }

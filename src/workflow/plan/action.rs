@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 use crate::model::{
-    clock::Timestamp, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::AttemptRecord,
+    clock::Timestamp, ended::Ended, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::AttemptRecord,
 };
 
 /// One call of a run: a step, an item of its `map`, an iteration of its revision. Late news carries it and is known by it.
@@ -46,6 +46,8 @@ pub enum Action {
     Abort(StepKey),
     /// Write this into the run's event log.
     Emit(NewEvent),
+    /// Write this down: a call is over. Only asked for by a plan that keeps a journal.
+    Record(Box<Ended>),
     /// The run is over: the last action of every run, once.
     Finished,
 }

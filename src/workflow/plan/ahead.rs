@@ -62,8 +62,7 @@ impl RunPlan {
     fn still_calls(&self, step: usize) -> bool {
         let definition = &self.workflow.steps[step];
         let round = self.steps[step].round();
-        let is_over = round.end.is_some() || definition.in_loop.is_some_and(|found| self.loops[found].result.is_some());
-        if is_over {
+        if round.end.is_some() || self.loop_is_over(step) {
             return false;
         }
         if round.opened.is_some() {

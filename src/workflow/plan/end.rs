@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::{
     action::{Action, StepKey},
     record::milliseconds,
-    run_plan::RunPlan,
+    run_plan::{Mode, RunPlan},
     settle::{Failure, json_bytes},
     state::{Culprit, End, Item, ItemState},
 };
@@ -25,8 +25,9 @@ impl RunPlan {
         let is_mapped = self.workflow.steps[step].map.is_some();
         let item = &mut self.steps[step].round_mut().items[place];
         item.ended = item.started.map(|_| now);
+        let (index, has_started) = (item.index, item.started.is_some());
+        self.write_item_end(step, place, &end, now);
         if is_mapped {
-            let (index, has_started) = (item.index, item.started.is_some());
             if has_started || end.status != StepStatus::Cancelled {
                 self.emit_end(step, index, &end, None);
             }
@@ -49,6 +50,12 @@ impl RunPlan {
         self.cut_if_decided(step, now);
         let round = self.steps[step].round();
         if round.unfinished == 0 && round.end.is_none() {
+            if self.mode == Mode::Restoring && self.loop_is_over(step) {
+                // Cut, not joined: its items ended after its loop did.
+                let cut = round.items.iter().filter_map(Item::end).find(was_cut).cloned();
+                self.steps[step].round_mut().end = cut;
+                return;
+            }
             let end = self.joined(step);
             self.finish_round(step, end, now);
         }
@@ -89,6 +96,9 @@ impl RunPlan {
 
     /// Ends all unfinished items of a step in the same way, aborting their calls. The round itself is left to the caller.
     pub(super) fn cut_items(&mut self, step: usize, end: &End, now: Timestamp) {
+        if self.mode == Mode::Restoring {
+            return;
+        }
         let iteration = self.steps[step].iteration();
         self.steps[step].round_mut().waiting.clear();
         for place in 0..self.steps[step].round().items.len() {
@@ -99,7 +109,7 @@ impl RunPlan {
                 ItemState::Calling { .. } | ItemState::InLine { .. } => {
                     self.act(Action::Abort(StepKey { step, index, iteration }));
                 }
-                ItemState::Waiting | ItemState::Parked { .. } => {}
+                ItemState::Waiting | ItemState::Parked { .. } | ItemState::InDoubt => {}
             }
             let cut = self.cut_attempt(step, place, end, now);
             if has_started {
@@ -110,6 +120,7 @@ impl RunPlan {
             round.items[place].attempts.extend(cut);
             round.items[place].ended = has_started.then_some(now);
             round.unfinished -= 1;
+            self.write_item_end(step, place, end, now);
         }
     }
 
@@ -180,6 +191,7 @@ impl RunPlan {
 
     /// A step is over, for this iteration at least.
     pub(super) fn finish_round(&mut self, step: usize, end: End, now: Timestamp) {
+        self.write_round_end(step, &end, now);
         let (end, review) = self.judged(step, end);
         let decision = self.loop_decision(step, &end, review);
         let round = self.steps[step].round();
@@ -201,6 +213,9 @@ impl RunPlan {
 
     /// Ends a step that is under way, whatever its items do.
     pub(super) fn cut_round(&mut self, step: usize, end: &End, now: Timestamp) {
+        if self.mode == Mode::Restoring {
+            return;
+        }
         self.cut_items(step, end, now);
         if self.workflow.steps[step].map.is_some() {
             self.emit_end(step, None, end, None);
@@ -215,6 +230,14 @@ impl RunPlan {
         }
         let envelope = error.unwrap_or_else(|| self.own_envelope(ErrorCode::Internal, "failed without a reason"));
         self.culprit = Some(Culprit { step, envelope: envelope.with_detail("step", self.workflow.steps[step].id()) });
+        self.cut_everything_idle(now);
+    }
+
+    /// Ends, as collateral of the step that fails the run, whatever is in no call.
+    pub(super) fn cut_everything_idle(&mut self, now: Timestamp) {
+        if self.mode == Mode::Restoring {
+            return;
+        }
         let collateral = End::cancelled(None, self.collateral());
         for other in 0..self.steps.len() {
             if self.steps[other].round().end.is_none() {
@@ -269,7 +292,8 @@ impl RunPlan {
             return self.emit_step(EventType::StepSkipped, step, index, json!({ "why": why }));
         }
         let bytes = end.output.as_ref().map(json_bytes);
-        let mut data = json!({ "status": end.status, "output_bytes": bytes, "error": end.error });
+        let reused = (self.mode == Mode::Seeding).then_some(true);
+        let mut data = json!({ "status": end.status, "output_bytes": bytes, "error": end.error, "reused": reused });
         if let (Some(revise), Some(fields)) = (revise, data.as_object_mut()) {
             fields.insert("revise".to_owned(), revise);
         }

@@ -152,14 +152,14 @@ impl RunPlan {
                 let (step, data) = self.parked_data();
                 self.emit(EventType::RunParked, step, data);
             }
-            (RunStatus::Parked, true) => self.resume(),
+            (RunStatus::Parked, true) => self.move_again(),
             _ => {}
         }
         self.ask_to_wake();
     }
 
     /// A parked run moves again; of one that moves already nothing is said.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn move_again(&mut self) {
         if self.status == RunStatus::Parked {
             self.status = RunStatus::Running;
             self.emit(EventType::RunResumed, None, json!({}));

@@ -8,6 +8,7 @@ mod event;
 mod finish;
 pub mod input;
 pub mod record;
+pub mod restore;
 mod revise;
 pub mod run_plan;
 mod settle;

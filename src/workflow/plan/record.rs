@@ -1,11 +1,14 @@
 //! The run as people and programs see it. Every step has a record, also one that never ran: no holes.
 
 use super::{
-    run_plan::RunPlan,
+    action::Action,
+    run_plan::{Mode, RunPlan},
     state::{End, Item, ItemState, Round},
 };
 use crate::model::{
     clock::Timestamp,
+    ended::{Ended, EndedScope},
+    reply::Usage,
     run::{RunRecord, StepRecord, StepStatus},
 };
 
@@ -27,6 +30,31 @@ impl RunPlan {
             degraded: self.degraded(),
             error: self.error.clone(),
         }
+    }
+
+    /// Asks for the end of an item to be written down: as it came, before its loop judges it.
+    pub(super) fn write_item_end(&mut self, step: usize, place: usize, end: &End, now: Timestamp) {
+        if !self.is_journaled || self.mode != Mode::Live {
+            return;
+        }
+        let item = &self.steps[step].round().items[place];
+        let usage = item.usage;
+        let record = self.item_record(step, self.steps[step].iteration(), item, Some(end));
+        self.write_end(EndedScope::Item, record, end, usage, now);
+    }
+
+    /// The same for a step that ends without items.
+    pub(super) fn write_round_end(&mut self, step: usize, end: &End, now: Timestamp) {
+        if !self.is_journaled || self.mode != Mode::Live || !self.steps[step].round().items.is_empty() {
+            return;
+        }
+        let record = self.end_record(step, self.steps[step].iteration(), StepStatus::Pending, Some(end));
+        self.write_end(EndedScope::Round, record, end, None, now);
+    }
+
+    fn write_end(&mut self, scope: EndedScope, record: StepRecord, end: &End, usage: Option<Usage>, now: Timestamp) {
+        let ended = Ended { scope, record, cause: end.cause, usage, at_ms: self.unix_ms(now) };
+        self.act(Action::Record(Box::new(ended)));
     }
 
     fn step_records(&self) -> Vec<StepRecord> {

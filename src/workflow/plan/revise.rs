@@ -62,6 +62,11 @@ impl LoopDecision {
 }
 
 impl RunPlan {
+    /// True for a step of a loop that is over.
+    pub(super) fn loop_is_over(&self, step: usize) -> bool {
+        self.workflow.steps[step].in_loop.is_some_and(|found| self.loops[found].result.is_some())
+    }
+
     /// True for the step that is sent back and the one that judges, once there is a version before this one.
     pub(super) fn has_version_to_fall_back_on(&self, step: usize) -> bool {
         let definition = &self.workflow.steps[step];

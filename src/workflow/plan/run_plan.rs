@@ -24,7 +24,9 @@ use super::{
     state::{Culprit, Hold, ItemState, LoopState, Round, StepState, Totals},
 };
 use crate::{
-    model::{clock::Timestamp, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::RunStatus},
+    model::{
+        clock::Timestamp, ended::Ended, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::RunStatus,
+    },
     workflow::{checked::Workflow, expression::from_json},
 };
 
@@ -39,6 +41,17 @@ pub struct RunSeed {
     pub deadline: Option<Duration>,
     /// Unix time of [`Timestamp::ZERO`] in milliseconds, for records and events.
     pub unix_zero_ms: u64,
+}
+
+/// What the news that a plan is told are to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They happen.
+    Live,
+    /// They happened, and all that followed is among them.
+    Restoring,
+    /// They are results of an earlier run.
+    Seeding,
 }
 
 /// The plan of one run.
@@ -67,6 +80,11 @@ pub struct RunPlan {
     pub(super) error: Option<Envelope>,
     /// True while something ended of which the consequences were not drawn yet.
     pub(super) unsettled: bool,
+    pub(super) mode: Mode,
+    /// True if ends are to be written down.
+    pub(super) is_journaled: bool,
+    /// Results that it begins with.
+    pub(super) seeds: Vec<Ended>,
     wake_asked: Option<Timestamp>,
     actions: Vec<Action>,
 }
@@ -96,10 +114,20 @@ impl RunPlan {
             output: None,
             error: None,
             unsettled: false,
+            mode: Mode::Live,
+            is_journaled: false,
+            seeds: Vec::new(),
             wake_asked: None,
             actions: Vec::new(),
             workflow,
         })
+    }
+
+    /// The same plan, asking for every end to be written down.
+    #[must_use]
+    pub fn journaled(mut self) -> Self {
+        self.is_journaled = true;
+        self
     }
 
     /// Its id.
@@ -129,6 +157,9 @@ impl RunPlan {
             self.started = Some(now);
             let data = json!({ "workflow": self.workflow.name, "workflow_hash": self.workflow.hash });
             self.emit(EventType::RunStarted, None, data);
+            if !self.seeds.is_empty() {
+                self.plant_seeds(now);
+            }
             self.advance(now, gates);
         }
         self.take_actions()
@@ -252,6 +283,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling -= 1,
             ItemState::InLine { .. } => self.totals.in_line -= 1,
+            ItemState::InDoubt => self.totals.parked -= 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked -= 1;
                 if let Some(until) = until {
@@ -261,7 +293,7 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active -= 1;
-        if !matches!(state, ItemState::Parked { .. })
+        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt)
             && let Some(count) = self.in_flight.get_mut(&self.workflow.steps[key.step].agent)
         {
             *count -= 1;
@@ -272,6 +304,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling += 1,
             ItemState::InLine { .. } => self.totals.in_line += 1,
+            ItemState::InDoubt => self.totals.parked += 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked += 1;
                 self.alarms.extend(until.map(|until| (until, key)));
@@ -279,12 +312,16 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active += 1;
-        if !matches!(state, ItemState::Parked { .. }) {
+        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt) {
             *self.in_flight.entry(self.workflow.steps[key.step].agent.clone()).or_default() += 1;
         }
     }
 
-    fn take_actions(&mut self) -> Vec<Action> {
+    pub(super) fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
+    }
+
+    pub(super) fn drop_actions(&mut self) {
+        self.actions.clear();
     }
 }

@@ -16,6 +16,7 @@ use crate::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
         event::EventType,
+        reply::Usage,
         run::{AttemptRecord, Cause, Degradation, RefusalRecord, StepStatus},
     },
     workflow::definition::{OUTPUT_BYTES_MAX, OnCause},
@@ -61,7 +62,7 @@ impl RunPlan {
     ) {
         match result {
             Ok(done) => {
-                self.usage = self.usage.plus(done.usage.unwrap_or_default());
+                self.note_usage(step, place, done.usage);
                 self.note_attempts(step, place, done.attempts);
                 let bytes = json_bytes(&done.output);
                 if bytes > OUTPUT_BYTES_MAX {
@@ -73,7 +74,7 @@ impl RunPlan {
                 self.end_item(step, place, End::succeeded(done.output), now);
             }
             Err(failed) => {
-                self.usage = self.usage.plus(failed.usage.unwrap_or_default());
+                self.note_usage(step, place, failed.usage);
                 self.note_attempts(step, place, failed.attempts);
                 let failure = Failure::of(cause_of(failed.envelope.error_code), failed.envelope);
                 match failed.resend {
@@ -173,6 +174,13 @@ impl RunPlan {
             OnCause::Fail | OnCause::Wait => (StepStatus::Failed, None, None),
         };
         End { status, output, error: Some(envelope), cause: Some(cause), degraded }
+    }
+
+    fn note_usage(&mut self, step: usize, place: usize, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
+        self.usage = self.usage.plus(usage);
+        let item = &mut self.steps[step].round_mut().items[place];
+        item.usage = Some(item.usage.unwrap_or_default().plus(usage));
     }
 
     fn note_attempts(&mut self, step: usize, place: usize, attempts: Vec<AttemptRecord>) {

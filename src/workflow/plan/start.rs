@@ -20,7 +20,7 @@ use crate::{
     },
     workflow::{
         checked::About,
-        definition::{Join, MAP_ITEMS_MAX},
+        definition::{Effects, Join, MAP_ITEMS_MAX},
         expression::{ExpressionError, from_json},
     },
 };
@@ -59,10 +59,8 @@ impl RunPlan {
 
     /// True if all that this step needs has ended, and what it needs of its own loop in this iteration.
     fn may_open(&self, step: usize) -> bool {
-        let definition = &self.workflow.steps[step];
         let round = self.steps[step].round();
-        let loop_is_over = definition.in_loop.is_some_and(|found| self.loops[found].result.is_some());
-        round.opened.is_none() && round.end.is_none() && !loop_is_over && self.needs_have_ended(step)
+        round.opened.is_none() && round.end.is_none() && !self.loop_is_over(step) && self.needs_have_ended(step)
     }
 
     /// Whether everything that a step needs has ended for good, as seen from this step.
@@ -148,10 +146,9 @@ impl RunPlan {
         round.waiting.pop_front()
     }
 
-    fn start_item(&mut self, step: usize, place: usize, now: Timestamp) {
-        self.resume();
-        let first = self.steps[step].round().items[place].input.is_none();
-        if first {
+    pub(super) fn start_item(&mut self, step: usize, place: usize, now: Timestamp) {
+        self.move_again();
+        if self.steps[step].round().items[place].input.is_none() {
             match self.item_input(step, place) {
                 Ok(Some(input)) => self.steps[step].round_mut().items[place].input = Some(Arc::new(input)),
                 Ok(None) => return self.end_item(step, place, End::skipped(), now),
@@ -160,10 +157,8 @@ impl RunPlan {
                     return self.settle_item(step, place, &failure, now);
                 }
             }
-            self.steps[step].round_mut().items[place].started = Some(now);
-            let index = self.steps[step].round().items[place].index;
-            self.emit_step(EventType::StepStarted, step, index, json!({}));
         }
+        self.announce(step, place, now);
         let until = self.call_until(step, now);
         self.set_state(step, place, ItemState::Calling { since: now, until });
         if let Some(request) = self.request_of(step, place) {
@@ -171,8 +166,21 @@ impl RunPlan {
         }
     }
 
+    /// Says that an item starts: once, and again where its call may be made twice or must be known to have been made.
+    fn announce(&mut self, step: usize, place: usize, now: Timestamp) {
+        let item = &mut self.steps[step].round_mut().items[place];
+        let (index, is_new) = (item.index, item.started.is_none());
+        let was_interrupted = std::mem::take(&mut item.was_interrupted);
+        item.started.get_or_insert(now);
+        if is_new {
+            self.emit_step(EventType::StepStarted, step, index, json!({}));
+        } else if was_interrupted || self.workflow.steps[step].effects == Effects::Once {
+            self.emit_step(EventType::StepStarted, step, index, json!({ "again": true }));
+        }
+    }
+
     /// The agent's input for an item; `None` if its `when` leaves it out.
-    fn item_input(&self, step: usize, place: usize) -> Result<Option<Json>, ExpressionError> {
+    pub(super) fn item_input(&self, step: usize, place: usize) -> Result<Option<Json>, ExpressionError> {
         let definition = &self.workflow.steps[step];
         let context = self.item_context(step, place);
         if let Some(when) = definition.when.as_ref().filter(|when| when.about == About::Item)

@@ -9,6 +9,7 @@ use crate::model::{
     clock::Timestamp,
     envelope::Envelope,
     name::Name,
+    reply::Usage,
     run::{AttemptRecord, Cause, Degradation, RefusalRecord, StepStatus},
 };
 
@@ -57,6 +58,8 @@ pub(super) enum ItemState {
     InLine { since: Timestamp },
     /// Until a time, a change of the gate, or both.
     Parked { until: Option<Timestamp>, cause: Cause, reason: String },
+    /// It may have acted, must not act twice, and so waits for an operator.
+    InDoubt,
     /// Over.
     Ended(Box<End>),
 }
@@ -74,6 +77,10 @@ pub(super) struct Item {
     pub(super) ended: Option<Timestamp>,
     pub(super) attempts: Vec<AttemptRecord>,
     pub(super) refusals: Vec<RefusalRecord>,
+    /// Tokens that are known to have been used.
+    pub(super) usage: Option<Usage>,
+    /// True if its call was under way when whoever made it was gone, and was not asked for since.
+    pub(super) was_interrupted: bool,
 }
 
 impl Item {
@@ -87,6 +94,8 @@ impl Item {
             ended: None,
             attempts: Vec::new(),
             refusals: Vec::new(),
+            usage: None,
+            was_interrupted: false,
         }
     }
 

@@ -8,6 +8,9 @@ use super::{
 };
 use crate::model::{clock::Timestamp, run::RunStatus};
 
+/// Why a call waits that may have acted and must not act twice.
+pub const IN_DOUBT: &str = "in_doubt";
+
 /// What one step, or one item of it, waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StepWhy {
@@ -84,8 +87,7 @@ impl RunPlan {
         let mut all = self.why_items();
         for (step, definition) in self.workflow.steps.iter().enumerate() {
             let state = &self.steps[step];
-            let loop_is_over = definition.in_loop.is_some_and(|found| self.loops[found].result.is_some());
-            if state.round().opened.is_some() || state.round().end.is_some() || loop_is_over {
+            if state.round().opened.is_some() || state.round().end.is_some() || self.loop_is_over(step) {
                 continue;
             }
             let open = definition.needs.iter().filter(|needed| {
@@ -110,11 +112,15 @@ impl RunPlan {
         let mut first: Option<Hold> = None;
         for (step, state) in self.steps.iter().enumerate() {
             for item in &state.round().items {
-                let ItemState::Parked { until, reason, .. } = &item.state else { continue };
+                let (until, reason) = match &item.state {
+                    ItemState::Parked { until, reason, .. } => (*until, reason.as_str()),
+                    ItemState::InDoubt => (None, IN_DOUBT),
+                    _ => continue,
+                };
                 let wake = |hold: &Hold| hold.until.unwrap_or(Timestamp::NEVER);
                 if first.as_ref().is_none_or(|known| until.unwrap_or(Timestamp::NEVER) < wake(known)) {
                     let agent = self.workflow.steps[step].agent.clone();
-                    first = Some(Hold { step, agent, until: *until, reason: reason.clone() });
+                    first = Some(Hold { step, agent, until, reason: reason.to_owned() });
                 }
             }
         }
@@ -149,6 +155,7 @@ impl RunPlan {
                 let wake_ms = until.map(|until| self.unix_ms(until));
                 Why::Parked { agent, wake_ms, reason: reason.clone() }
             }
+            ItemState::InDoubt => Why::Parked { agent, wake_ms: None, reason: IN_DOUBT.to_owned() },
             ItemState::Waiting | ItemState::Ended(_) => {
                 self.hold.as_ref().map_or(Why::Turn, |hold| self.why_held(hold))
             }

@@ -4,5 +4,6 @@ mod flow;
 mod map;
 mod property;
 mod refusal;
+mod restart;
 mod revise;
 mod world;

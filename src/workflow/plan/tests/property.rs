@@ -26,7 +26,7 @@ const CODES: [ErrorCode; 9] = [
     ErrorCode::AgentBadReply,
 ];
 
-fn answer() -> impl Strategy<Value = Answer> {
+pub(super) fn answer() -> impl Strategy<Value = Answer> {
     let code = || proptest::sample::select(CODES.to_vec());
     prop_oneof![
         6 => (0_u64..5_000, 0_u32..100).prop_map(|(after, score)| good(after, json!({ "score": score }))),
@@ -38,7 +38,7 @@ fn answer() -> impl Strategy<Value = Answer> {
     ]
 }
 
-fn look() -> impl Strategy<Value = GateLook> {
+pub(super) fn look() -> impl Strategy<Value = GateLook> {
     prop_oneof![
         3 => Just(GateLook::Admits),
         1 => Just(GateLook::HalfOpen),
@@ -79,7 +79,7 @@ fn step(at: usize) -> impl Strategy<Value = String> {
 }
 
 /// Steps, of which loops that overlap were taken out.
-fn workflow() -> impl Strategy<Value = String> {
+pub(super) fn workflow() -> impl Strategy<Value = String> {
     let steps = (step(0), step(1), step(2), step(3), step(4), step(5));
     (steps, 1_usize..=6, prop_oneof![Just("20s"), Just("15m")]).prop_map(|((a, b, c, d, e, f), count, deadline)| {
         let steps: Vec<String> = [a, b, c, d, e, f].into_iter().take(count).collect();

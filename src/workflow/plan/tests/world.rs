@@ -3,7 +3,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -13,8 +13,9 @@ use serde_json::{Map, Value, json};
 use crate::{
     model::{
         clock::Timestamp,
+        ended::{Ended, EndedScope},
         envelope::{Envelope, ErrorCode},
-        event::EventType,
+        event::{Event, EventType},
         name::Name,
         reply::Usage,
         run::{AttemptRecord, RunRecord, RunStatus, StepStatus},
@@ -23,6 +24,7 @@ use crate::{
         check::load,
         plan::{
             action::{Action, CallDone, CallFailed, CallRequest, GateLook, Gates, NewEvent, Resend, StepKey},
+            restore::open_calls,
             run_plan::{RunPlan, RunSeed},
         },
     },
@@ -98,6 +100,11 @@ pub(super) struct World {
     wake: Option<Timestamp>,
     open: BTreeSet<StepKey>,
     may_resend: HashMap<StepKey, bool>,
+    /// Answers that agents still owe to calls, whoever asks for them.
+    owed: HashMap<StepKey, Option<(Timestamp, Result<CallDone, CallFailed>)>>,
+    input: Map<String, Value>,
+    journal: Vec<(Vec<Ended>, Vec<Event>)>,
+    over: HashSet<StepKey>,
     finished: bool,
     pub(super) calls: Vec<(u64, String, Value)>,
     pub(super) events: Vec<(u64, NewEvent)>,
@@ -116,7 +123,8 @@ impl World {
         let text = format!("[workflow]\nname = \"test\"\n{head}\n{text}");
         let workflow = load("test.toml", text.as_bytes(), &agents).map_err(|error| error.to_string()).unwrap();
         let Value::Object(input) = input else { panic!("an input is an object") };
-        Self::of(RunPlan::new(Arc::new(workflow), &input, seed(None)).unwrap())
+        let plan = RunPlan::new(Arc::new(workflow), &input, seed(None)).unwrap();
+        Self { input, ..Self::of(plan.journaled()) }
     }
 
     pub(super) fn of(plan: RunPlan) -> Self {
@@ -133,6 +141,10 @@ impl World {
             wake: None,
             open: BTreeSet::new(),
             may_resend: HashMap::new(),
+            owed: HashMap::new(),
+            input: Map::new(),
+            journal: Vec::new(),
+            over: HashSet::new(),
             finished: false,
             calls: Vec::new(),
             events: Vec::new(),
@@ -171,13 +183,80 @@ impl World {
         self
     }
 
+    /// Begins with these results.
+    pub(super) fn seeded(mut self, seeds: Vec<Ended>) -> Self {
+        self.plan = self.plan.with_seeds(seeds);
+        self
+    }
+
     /// Runs to the end.
-    pub(super) fn run(mut self) -> Self {
-        if let Some(at) = self.cancel_at_ms {
-            self.later(Timestamp::from_millis(at), News::Cancel);
+    pub(super) fn run(self) -> Self {
+        self.run_until(0).run_on()
+    }
+
+    /// Runs until so many turns were written down, if it does not end before; none = until it has begun.
+    pub(super) fn run_until(mut self, batches: usize) -> Self {
+        if self.journal.is_empty() {
+            if let Some(at) = self.cancel_at_ms {
+                self.later(Timestamp::from_millis(at), News::Cancel);
+            }
+            let actions = self.plan.start(self.now, &self.gates);
+            self.perform(actions);
         }
-        let actions = self.plan.start(self.now, &self.gates);
+        while self.journal.len() < batches && !self.finished && self.turn() {}
+        self
+    }
+
+    /// Nobody runs until then.
+    pub(super) fn down_until(mut self, at_ms: u64) -> Self {
+        self.now = Timestamp::from_millis(at_ms);
+        *self.gates.now.borrow_mut() = self.now;
+        self
+    }
+
+    /// All that was not written down is gone: the plan, the line, the timer. Agents go on with what they were asked for.
+    pub(super) fn restarted(mut self) -> Self {
+        if self.finished {
+            return self;
+        }
+        let started = Some(Timestamp::ZERO);
+        let workflow = Arc::clone(self.plan.workflow());
+        let events: Vec<Event> = self.journal.iter().flat_map(|(_, events)| events.clone()).collect();
+        let open = open_calls(&workflow, &events);
+        let plan = RunPlan::restore(workflow, &self.input, seed(None), Vec::new(), started, &self.ended());
+        self.plan = plan.unwrap().journaled();
+        self.may_resend.extend(self.open.iter().map(|key| (*key, true)));
+        self.wake = None;
+        let open_before = std::mem::take(&mut self.open);
+        self.owed.retain(|key, _| open_before.contains(key));
+        self.queue.retain(|_, news| matches!(news, News::Gate(_) | News::Cancel));
+        let actions = self.plan.resume(self.now, &self.gates, &open);
         self.perform(actions);
+        self
+    }
+
+    /// An operator lets this call go on.
+    pub(super) fn released(mut self, key: StepKey) -> Self {
+        let actions = self.plan.release(key, self.now, &self.gates);
+        self.perform(actions);
+        self
+    }
+
+    pub(super) fn batches(&self) -> usize {
+        self.journal.len()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.finished
+    }
+
+    /// What was written of calls that are over.
+    pub(super) fn ended(&self) -> Vec<Ended> {
+        self.journal.iter().flat_map(|(ended, _)| ended.clone()).collect()
+    }
+
+    /// Runs to the end from where it is.
+    pub(super) fn run_on(mut self) -> Self {
         for _ in 0..TURNS_MAX {
             if !self.turn() {
                 break;
@@ -214,6 +293,7 @@ impl World {
     fn tell(&mut self, news: News) -> Vec<Action> {
         match news {
             News::Reply(key, result) => {
+                self.owed.remove(&key);
                 if self.open.remove(&key) {
                     let resend = matches!(&*result, Err(failed) if failed.resend == Resend::Allowed);
                     self.may_resend.insert(key, resend);
@@ -235,6 +315,9 @@ impl World {
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
+        if !actions.is_empty() {
+            self.journal.push((Vec::new(), Vec::new()));
+        }
         for action in actions {
             assert!(!self.finished, "after the end: {action:?}");
             match action {
@@ -242,6 +325,7 @@ impl World {
                     let first = !self.may_resend.contains_key(&request.key);
                     let resend = self.may_resend.get(&request.key).copied().unwrap_or_default();
                     assert!(first || resend, "{:?} was called again, but not refused by us", request.key);
+                    assert!(!self.over.contains(&request.key), "{:?} is called again, but had ended", request.key);
                     assert!(self.open.insert(request.key), "{:?} is called twice at once", request.key);
                     self.call(&request);
                 }
@@ -263,7 +347,8 @@ impl World {
                     assert!(self.open.remove(&key), "{key:?} is aborted but not open");
                     self.aborted.push(key);
                 }
-                Action::Emit(event) => self.events.push((self.now.millis(), event)),
+                Action::Emit(event) => self.write_event(event),
+                Action::Record(ended) => self.write_end(*ended),
                 Action::Finished => self.finished = true,
             }
         }
@@ -273,14 +358,45 @@ impl World {
         assert!(self.finished || self.wake.is_some_and(|at| at <= self.plan.deadline()), "no timer for the deadline");
     }
 
+    fn write_event(&mut self, event: NewEvent) {
+        let id = self.events.len() as u64 + 1;
+        let NewEvent { kind, step, data } = event.clone();
+        let ts_ms = UNIX_ZERO_MS + self.now.millis();
+        self.events.push((self.now.millis(), event));
+        let (_, events) = self.journal.last_mut().unwrap();
+        events.push(Event { id, ts_ms, kind, run_id: "run-1".to_owned(), step, data });
+    }
+
+    fn write_end(&mut self, ended: Ended) {
+        // As a journal keeps it.
+        let ended: Ended = serde_json::from_str(&serde_json::to_string(&ended).unwrap()).unwrap();
+        if ended.scope == EndedScope::Item {
+            let step = self.plan.workflow().steps().iter().position(|step| step.id() == ended.record.id).unwrap();
+            let index = ended.record.index.map(|index| u32::try_from(index).unwrap());
+            let key = StepKey { step, index, iteration: ended.record.iteration };
+            assert!(self.over.insert(key), "{key:?} ended twice");
+        }
+        self.journal.last_mut().unwrap().0.push(ended);
+    }
+
     fn call(&mut self, request: &CallRequest) {
         let agent = request.agent.to_string();
         self.calls.push((self.now.millis(), agent.clone(), (*request.input).clone()));
+        match self.owed.get(&request.key).cloned() {
+            Some(Some((at, result))) => {
+                return self.later(at.max(self.now), News::Reply(request.key, Box::new(result)));
+            }
+            Some(None) => return,
+            None => {}
+        }
         let answer = self.scripts.get_mut(&agent).and_then(VecDeque::pop_front);
         let answer = answer.unwrap_or_else(|| good(10, (*request.input).clone()));
         let at = |after_ms| self.now.after(Duration::from_millis(after_ms));
         let (at, result) = match answer {
-            Answer::Hangs => return,
+            Answer::Hangs => {
+                self.owed.insert(request.key, None);
+                return;
+            }
             Answer::Good(after_ms, output) => {
                 let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false });
                 (at(after_ms), Ok(CallDone { output, usage, attempts: vec![attempt(self.now, after_ms)] }))
@@ -288,6 +404,7 @@ impl World {
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),
             Answer::Refused(code, retry_after) => (at(0), Err(failed(code, retry_after, Resend::Allowed))),
         };
+        self.owed.insert(request.key, Some((at, result.clone())));
         self.later(at, News::Reply(request.key, Box::new(result)));
     }
 

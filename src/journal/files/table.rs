@@ -1,0 +1,180 @@
+//! Files in the database: whose they are, what they are, which runs name them. An id is random and given to one upload of one tenant;
+//! the same bytes sent twice lie on the disk once and have two ids.
+
+use std::collections::BTreeSet;
+
+use rusqlite::{Connection, OptionalExtension as _};
+use serde_json::{Map, Value};
+
+use crate::{
+    journal::{
+        fault::Fault,
+        number::{find_name, from_sql, to_sql},
+        query::TenantScope,
+        slot::Hash,
+        work::Within,
+    },
+    runtime::journal::JournalError,
+};
+
+/// What every id of a file begins with.
+pub(in crate::journal) const FILE_ID_PREFIX: &str = "file-";
+const FILE_ID_BYTES: usize = FILE_ID_PREFIX.len() + 32;
+/// Deeper values of an input are not looked into for files.
+const DEPTH_MAX: usize = 64;
+
+/// A file that was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredFile {
+    /// Random; names this upload.
+    pub id: String,
+    /// Whose it is.
+    pub tenant: Option<String>,
+    /// The name for people: no path, no control characters.
+    pub name: String,
+    /// What the bytes are, by themselves.
+    pub media_type: String,
+    /// Their number.
+    pub bytes: u64,
+    /// SHA-256 of them.
+    pub hash: [u8; 32],
+    /// Unix milliseconds.
+    pub created_ms: u64,
+    /// Runs that name it.
+    pub runs: u64,
+}
+
+/// Writes a new file down.
+pub(in crate::journal) fn insert(within: &mut Within<'_>, file: &StoredFile) -> Result<(), Fault> {
+    let tenant = within.names.number(within.connection, file.tenant.as_deref())?;
+    within
+        .connection
+        .prepare_cached(
+            "INSERT INTO file (id, tenant, name, type, bytes, hash, created_ms, runs) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)",
+        )?
+        .execute((
+            &file.id,
+            tenant,
+            &file.name,
+            &file.media_type,
+            to_sql(file.bytes),
+            file.hash,
+            to_sql(file.created_ms),
+        ))?;
+    Ok(())
+}
+
+/// A file by its id, if it is within the scope.
+pub(in crate::journal) fn find(
+    connection: &Connection,
+    scope: &TenantScope,
+    id: &str,
+) -> Result<Option<StoredFile>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT file.tenant, name.text, file.name, type, bytes, hash, created_ms, runs
+         FROM file LEFT JOIN name ON name.name = file.tenant WHERE id = ?1",
+    )?;
+    let found = statement
+        .query_row([id], |row| {
+            let file = StoredFile {
+                id: id.to_owned(),
+                tenant: row.get(1)?,
+                name: row.get(2)?,
+                media_type: row.get(3)?,
+                bytes: from_sql(row.get(4)?),
+                hash: row.get::<_, Hash>(5)?,
+                created_ms: from_sql(row.get(6)?),
+                runs: from_sql(row.get(7)?),
+            };
+            Ok((row.get::<_, i64>(0)?, file))
+        })
+        .optional()?;
+    let Some((tenant, file)) = found else { return Ok(None) };
+    let is_seen = match scope {
+        TenantScope::All => true,
+        TenantScope::One(own) => find_name(connection, own.as_deref())? == Some(tenant),
+    };
+    Ok(is_seen.then_some(file))
+}
+
+/// Notes that a run names the files in its input. Only files of its own tenant: another's id is a text like any other.
+pub(in crate::journal) fn name_files(
+    within: &Within<'_>,
+    run: i64,
+    tenant: i64,
+    input: &Map<String, Value>,
+) -> Result<(), Fault> {
+    let mut ids = BTreeSet::new();
+    input.values().for_each(|value| collect_ids(value, 0, &mut ids));
+    for id in ids {
+        let mut statement = within.connection.prepare_cached("SELECT file FROM file WHERE id = ?1 AND tenant = ?2")?;
+        let Some(file) = statement.query_row((id, tenant), |row| row.get::<_, i64>(0)).optional()? else { continue };
+        within.connection.prepare_cached("INSERT INTO run_file VALUES (?1, ?2)")?.execute([run, file])?;
+        within.connection.prepare_cached("UPDATE file SET runs = runs + 1 WHERE file = ?1")?.execute([file])?;
+    }
+    Ok(())
+}
+
+fn collect_ids<'v>(value: &'v Value, depth: usize, ids: &mut BTreeSet<&'v str>) {
+    match value {
+        Value::String(text) if text.len() == FILE_ID_BYTES && text.starts_with(FILE_ID_PREFIX) => {
+            ids.insert(text);
+        }
+        Value::Array(items) if depth < DEPTH_MAX => items.iter().for_each(|item| collect_ids(item, depth + 1, ids)),
+        Value::Object(fields) if depth < DEPTH_MAX => {
+            fields.values().for_each(|field| collect_ids(field, depth + 1, ids));
+        }
+        _ => {}
+    }
+}
+
+/// A run lets go of its files; those that no other run names go with it.
+pub(in crate::journal) fn release_files(within: &mut Within<'_>, run: i64) -> Result<(), Fault> {
+    let connection = within.connection;
+    let mut statement = connection.prepare_cached("SELECT file FROM run_file WHERE run = ?1")?;
+    let files: Vec<i64> = statement.query_map([run], |row| row.get(0))?.collect::<Result<_, _>>()?;
+    connection.prepare_cached("DELETE FROM run_file WHERE run = ?1")?.execute([run])?;
+    for file in files {
+        let runs: i64 = connection
+            .prepare_cached("UPDATE file SET runs = runs - 1 WHERE file = ?1 RETURNING runs")?
+            .query_row([file], |row| row.get(0))?;
+        if runs <= 0 {
+            remove(within, file)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file; its bytes go if nobody else sent the same.
+pub(in crate::journal) fn remove(within: &mut Within<'_>, file: i64) -> Result<(), Fault> {
+    let connection = within.connection;
+    let hash: Option<Hash> = connection
+        .prepare_cached("DELETE FROM file WHERE file = ?1 RETURNING hash")?
+        .query_row([file], |row| row.get(0))
+        .optional()?;
+    let Some(hash) = hash else { return Ok(()) };
+    let others: i64 =
+        connection.prepare_cached("SELECT count(*) FROM file WHERE hash = ?1")?.query_row([hash], |row| row.get(0))?;
+    if others == 0 {
+        within.unowned.push(hash);
+    }
+    Ok(())
+}
+
+/// Files of a tenant, and how many bytes they have.
+pub(in crate::journal) fn holdings(within: &mut Within<'_>, tenant: Option<&str>) -> Result<(u64, u64), Fault> {
+    let tenant = within.names.number(within.connection, tenant)?;
+    let mut statement =
+        within.connection.prepare_cached("SELECT count(*), coalesce(sum(bytes), 0) FROM file WHERE tenant = ?1")?;
+    Ok(statement.query_row([tenant], |row| Ok((from_sql(row.get(0)?), from_sql(row.get(1)?))))?)
+}
+
+/// What a disk says about bytes that could not be moved.
+pub(in crate::journal) fn disk_fault(error: &std::io::Error) -> Fault {
+    let text = format!("a file's bytes: {error}");
+    Fault::Own(if error.kind() == std::io::ErrorKind::StorageFull {
+        JournalError::Full(text)
+    } else {
+        JournalError::Failed(text)
+    })
+}

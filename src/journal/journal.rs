@@ -1,0 +1,296 @@
+//! The journal in SQLite as the rest of the program holds it: the port of the runtime, and what operators and the service ask beyond it.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::Ordering,
+        mpsc::{Sender, channel},
+    },
+    time::Duration,
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    fault::Fault,
+    give_up::give_up,
+    health::{JournalHealth, Vitals},
+    ledger::{Ledger, UsageLog},
+    lock::OwnerLock,
+    number::run_key,
+    pack::pack,
+    query::{self, RunFilter, RunHead, RunPage, TenantScope},
+    readers::Readers,
+    remove::{self, Deletion},
+    restore,
+    runs::{Accept, Append},
+    schema::open_writer,
+    settings::JournalSettings,
+    work::{Asked, Within, Work},
+    writer::{Command, Writer},
+    written::{WrittenBatch, WrittenRun},
+};
+use crate::{
+    model::{event::Event, run::RunRecord},
+    runtime::{
+        journal::{
+            Acceptance, Batch, DeadLetter, Journal, JournalError, RunAccepted, StoredRun, WhenAccepted, WhenDurable,
+        },
+        ports::BoxFuture,
+    },
+};
+
+/// While so many bytes wait for the disk, no new run is accepted.
+pub const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// While so many bytes wait for the disk, captures are left out.
+pub const WAITING_BYTES_SPARE: usize = WAITING_BYTES_MAX / 4;
+/// Runs of a tenant that are deleted in one transaction.
+const DELETED_AT_ONCE: usize = 64;
+
+/// A journal in SQLite.
+#[derive(Debug)]
+pub struct SqliteJournal {
+    queue: Mutex<Sender<Command>>,
+    readers: Readers,
+    vitals: Arc<Vitals>,
+    ledger: Arc<Ledger>,
+    settings: JournalSettings,
+}
+
+impl SqliteJournal {
+    /// Opens the journal, makes it if need be, and takes hold of it: no other process can. Waits at most `lock_wait` for whoever holds
+    /// it now. Blocks.
+    pub fn open(settings: JournalSettings) -> Result<Arc<Self>, JournalError> {
+        if let Some(folder) = settings.path.parent() {
+            std::fs::create_dir_all(folder)
+                .map_err(|error| JournalError::Failed(format!("{}: {error}", folder.display())))?;
+        }
+        let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
+        let connection = open_writer(&settings)?;
+        let vitals = Arc::new(Vitals::default());
+        let ledger = Arc::new(Ledger::new(Arc::clone(&vitals)));
+        let readers = Readers::start(&settings.path, settings.readers)?;
+        let (queue, commands) = channel();
+        let writer = Writer::new(connection, lock, settings.clone(), Arc::clone(&vitals), Arc::clone(&ledger));
+        std::thread::Builder::new()
+            .name("journal-write".to_owned())
+            .spawn(move || writer.work(&commands))
+            .map_err(|error| JournalError::Failed(format!("no thread to write with: {error}")))?;
+        Ok(Arc::new(Self { queue: Mutex::new(queue), readers, vitals, ledger, settings }))
+    }
+
+    /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.
+    pub fn open_after(settings: JournalSettings, wait: Duration) -> Result<Arc<Self>, JournalError> {
+        Self::open(JournalSettings { lock_wait: wait, ..settings })
+    }
+
+    /// Writes what is queued, then lets go of the file. Everything later is refused as closed.
+    pub async fn close(&self) {
+        let (closed, when_closed) = oneshot::channel();
+        if self.sender().send(Command::Close(closed)).is_ok() {
+            // An error means that the writer is gone, and so it is closed.
+            let _ = when_closed.await;
+        }
+    }
+
+    /// How it is.
+    pub fn health(&self) -> JournalHealth {
+        self.vitals.health()
+    }
+
+    /// What it was opened with.
+    pub fn settings(&self) -> &JournalSettings {
+        &self.settings
+    }
+
+    /// The usage ledger as a call log.
+    pub fn usage_log(&self) -> Arc<UsageLog> {
+        Arc::new(UsageLog(Arc::clone(&self.ledger)))
+    }
+
+    /// A page of runs.
+    pub async fn runs(&self, filter: RunFilter) -> Result<RunPage, JournalError> {
+        self.ask(move |connection| query::list(connection, filter)).await
+    }
+
+    /// What is known of a run without looking into it; `None` if there is none in this scope.
+    pub async fn head(&self, scope: TenantScope, run_id: &str) -> Result<Option<RunHead>, JournalError> {
+        let run_id = run_id.to_owned();
+        self.ask(move |connection| query::head(connection, &scope, &run_id)).await
+    }
+
+    /// A run as it was accepted, with its inputs and its version of the workflow: what a repair or a rerun begins with.
+    pub async fn accepted(&self, run_id: &str) -> Result<Option<RunAccepted>, JournalError> {
+        let key = run_key(run_id);
+        self.ask(move |connection| restore::accepted(connection, key)).await
+    }
+
+    /// Deletes a run that is over, with its events, record, captures, and the files that no other run names. The ledger stays.
+    pub async fn delete_run(&self, scope: TenantScope, run_id: &str) -> Result<Deletion, JournalError> {
+        let run_id = run_id.to_owned();
+        self.write(move |within| remove::delete_run(within, &scope, &run_id)).await
+    }
+
+    /// Deletes everything of a tenant but what belongs to runs that are not over, and the ledger. How many runs went.
+    pub async fn delete_tenant(&self, tenant: Option<&str>) -> Result<u64, JournalError> {
+        let mut deleted = 0;
+        loop {
+            let tenant = tenant.map(ToOwned::to_owned);
+            let act = move |within: &mut Within<'_>| remove::delete_tenant(within, tenant.as_deref(), DELETED_AT_ONCE);
+            let runs = self.write(act).await?;
+            deleted += runs as u64;
+            if runs < DELETED_AT_ONCE {
+                return Ok(deleted);
+            }
+        }
+    }
+
+    /// Removes now what has been kept long enough; otherwise that happens little by little, by itself.
+    pub async fn tidy(&self) -> Result<(), JournalError> {
+        let retention = self.settings.retention;
+        let act = move |within: &mut Within<'_>| -> Result<bool, Fault> {
+            let mut done = remove::expire_runs(within, &retention, DELETED_AT_ONCE)?;
+            done &= remove::expire_rest(within, &retention, DELETED_AT_ONCE)?;
+            done &= remove::expire_files(within, &retention, DELETED_AT_ONCE)?;
+            if let Some(budget) = retention.size_budget {
+                done &= remove::keep_budget(within, budget, DELETED_AT_ONCE)?;
+            }
+            Ok(done)
+        };
+        while !self.write(act).await? {}
+        Ok(())
+    }
+
+    /// Reads the whole file and says what is wrong with it; empty if nothing is.
+    pub async fn check(&self, depth: CheckDepth) -> Result<Vec<String>, JournalError> {
+        let sql = match depth {
+            CheckDepth::Quick => "PRAGMA quick_check",
+            CheckDepth::Full => "PRAGMA integrity_check",
+        };
+        let found = self.ask(move |connection| {
+            let mut statement = connection.prepare(sql)?;
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
+            Ok(rows)
+        });
+        Ok(found.await?.into_iter().filter(|line| line != "ok").collect())
+    }
+
+    /// Asks the file on a thread that reads.
+    pub(super) async fn ask<T, F>(&self, query: F) -> Result<T, JournalError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&rusqlite::Connection) -> Result<T, Fault> + Send + 'static,
+    {
+        self.readers.ask(query).await
+    }
+
+    /// Writes, and waits until that is durable.
+    pub(super) async fn write<T, F>(&self, act: F) -> Result<T, JournalError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut Within<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        self.queue(Box::new(Asked::new(act, answer)));
+        answered.await.unwrap_or(Err(JournalError::Closed))
+    }
+
+    /// Whether so much waits for the disk that what can be spared is left out.
+    pub(super) fn is_hard_pressed(&self) -> bool {
+        let is_pressed = self.vitals.waiting_bytes.load(Ordering::Relaxed) > WAITING_BYTES_SPARE;
+        if is_pressed {
+            self.vitals.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        is_pressed
+    }
+
+    pub(super) fn queue(&self, work: Box<dyn Work>) {
+        let bytes = work.bytes();
+        self.vitals.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Err(refused) = self.sender().send(Command::Work(work)) {
+            self.vitals.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if let Command::Work(work) = refused.0 {
+                work.end(Err(JournalError::Closed));
+            }
+        }
+    }
+
+    fn sender(&self) -> Sender<Command> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn accept_now(&self, run: Arc<RunAccepted>, accepted: WhenAccepted) -> Result<(), (WhenAccepted, JournalError)> {
+        let waiting = self.vitals.waiting_bytes.load(Ordering::Relaxed);
+        if waiting > WAITING_BYTES_MAX {
+            let error = self.vitals.error();
+            let busy = || JournalError::Failed(format!("{waiting} bytes wait for the disk already"));
+            return Err((accepted, error.unwrap_or_else(busy)));
+        }
+        let written =
+            WrittenRun::of(&run).and_then(|(written, contents)| Ok((serde_json::to_vec(&written)?, contents)));
+        let (body, contents) = match written {
+            Ok((body, contents)) => (pack(&body), contents),
+            Err(error) => return Err((accepted, JournalError::Failed(error.to_string()))),
+        };
+        let idempotency_keep_ms = u64::try_from(self.settings.idempotency_keep.as_millis()).unwrap_or(u64::MAX);
+        let outcome = Ok(Acceptance::New);
+        self.queue(Box::new(Accept { run, body, contents, idempotency_keep_ms, outcome, accepted }));
+        Ok(())
+    }
+}
+
+/// How closely the file is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckDepth {
+    /// Pages and rows.
+    Quick,
+    /// Indices against rows too.
+    Full,
+}
+
+impl Journal for SqliteJournal {
+    fn accept(&self, run: Arc<RunAccepted>, accepted: WhenAccepted) {
+        if let Err((accepted, error)) = self.accept_now(run, accepted) {
+            accepted(Err(error));
+        }
+    }
+
+    fn append(&self, batch: Batch, durable: WhenDurable) {
+        let (run_id, generation) = (Arc::clone(&batch.run_id), batch.generation);
+        match WrittenBatch::of(batch) {
+            Ok(batch) => {
+                let durable = Some(durable);
+                self.queue(Box::new(Append { run_id, generation, batch, durable, is_stale: false }));
+            }
+            Err(error) => {
+                // Nothing that a run says fails to become JSON; if it did, it was never durable.
+                self.vitals.dropped.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%run_id, %error, "entries of a run cannot be written");
+            }
+        }
+    }
+
+    fn put_aside(&self, letter: DeadLetter) {
+        self.put_letter(letter);
+    }
+
+    fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>> {
+        Box::pin(self.write(|within| {
+            let (runs, unreadable) = restore::take_over(within)?;
+            for run in &unreadable {
+                give_up(within, run)?;
+            }
+            Ok(runs)
+        }))
+    }
+
+    fn events_after(&self, run_id: &str, after: u64, max: usize) -> BoxFuture<'_, Result<Vec<Event>, JournalError>> {
+        let run_id = run_id.to_owned();
+        Box::pin(self.ask(move |connection| restore::events_after(connection, &run_id, after, max)))
+    }
+
+    fn record(&self, run_id: &str) -> BoxFuture<'_, Result<Option<RunRecord>, JournalError>> {
+        let key = run_key(run_id);
+        Box::pin(self.ask(move |connection| restore::record(connection, key)))
+    }
+}

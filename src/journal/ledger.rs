@@ -1,0 +1,157 @@
+//! The usage ledger: calls, refusals and tokens per day, tenant, feature, agent and model. Calls are added up in memory and written with
+//! the next group of entries, so that a call's log never waits. It says what was used, not by whom it was asked in what words.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+};
+
+use super::{fault::Fault, health::Vitals, number::to_sql, work::Within};
+use crate::{model::call_log::CallRecord, runtime::ports::CallLog};
+
+/// So many different lines wait in memory at most; a call that would need one more is left out and counted.
+const LINES_MAX: usize = 20_000;
+const DAY_MS: u64 = 24 * 3_600 * 1_000;
+
+/// What a line is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Days since 1970, in UTC.
+    day: u64,
+    tenant: Option<String>,
+    feature: Option<String>,
+    agent: String,
+    model: Option<String>,
+}
+
+/// What a line says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Sums {
+    pub(super) calls: u64,
+    pub(super) failures: u64,
+    pub(super) refusals: u64,
+    pub(super) prompt_tokens: u64,
+    pub(super) output_tokens: u64,
+    pub(super) estimated: bool,
+    pub(super) cost: Option<f64>,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.failures = self.failures.saturating_add(other.failures);
+        self.refusals = self.refusals.saturating_add(other.refusals);
+        self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.estimated |= other.estimated;
+        self.cost = match (self.cost, other.cost) {
+            (Some(one), Some(two)) => Some(one + two),
+            (one, two) => one.or(two),
+        };
+    }
+
+    fn of(record: &CallRecord) -> Self {
+        // Only a call that was made has an id.
+        let is_call = record.call_id.is_some();
+        let failed = is_call && record.error_code.is_some();
+        let usage = record.usage.unwrap_or_default();
+        Self {
+            calls: u64::from(is_call),
+            failures: u64::from(failed),
+            refusals: u64::from(!is_call),
+            prompt_tokens: usage.prompt_tokens,
+            output_tokens: usage.output_tokens,
+            estimated: usage.estimated,
+            cost: record.cost,
+        }
+    }
+}
+
+/// Lines by what they are about.
+pub(super) type Lines = HashMap<Key, Sums>;
+
+/// The part of the ledger that is not written yet.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    lines: Mutex<Lines>,
+    vitals: Arc<Vitals>,
+}
+
+impl Ledger {
+    pub(super) fn new(vitals: Arc<Vitals>) -> Self {
+        Self { lines: Mutex::new(Lines::new()), vitals }
+    }
+
+    /// Adds a call up.
+    pub(super) fn add(&self, record: CallRecord) {
+        let sums = Sums::of(&record);
+        let day = record.ts_ms / DAY_MS;
+        let CallRecord { agent, tenant, feature, model, .. } = record;
+        self.put(Key { day, tenant, feature, agent, model }, &sums);
+    }
+
+    fn put(&self, key: Key, sums: &Sums) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() >= LINES_MAX && !lines.contains_key(&key) {
+            self.vitals.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        lines.entry(key).or_default().add(sums);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// All that is to be written.
+    pub(super) fn take(&self) -> Lines {
+        std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What could not be written after all.
+    pub(super) fn give_back(&self, lines: Lines) {
+        for (key, sums) in lines {
+            self.put(key, &sums);
+        }
+    }
+}
+
+/// A ledger as the runtime's call log.
+#[derive(Debug, Clone)]
+pub struct UsageLog(pub(super) Arc<Ledger>);
+
+impl CallLog for UsageLog {
+    fn finished(&self, record: CallRecord) {
+        self.0.add(record);
+    }
+}
+
+/// Writes lines to the file.
+pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault> {
+    for (key, sums) in lines {
+        let mut number = |text: Option<&str>| within.names.number(within.connection, text);
+        let (tenant, feature) = (number(key.tenant.as_deref())?, number(key.feature.as_deref())?);
+        let (agent, model) = (number(Some(&key.agent))?, number(key.model.as_deref())?);
+        let mut statement = within.connection.prepare_cached(
+            "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+             ON CONFLICT DO UPDATE SET calls = calls + ?6, failures = failures + ?7, refusals = refusals + ?8,
+             prompt_tokens = prompt_tokens + ?9, output_tokens = output_tokens + ?10, estimated = max(estimated, ?11),
+             cost = CASE WHEN ?12 IS NULL THEN cost ELSE coalesce(cost, 0) + ?12 END",
+        )?;
+        statement.execute((
+            to_sql(key.day),
+            tenant,
+            feature,
+            agent,
+            model,
+            to_sql(sums.calls),
+            to_sql(sums.failures),
+            to_sql(sums.refusals),
+            to_sql(sums.prompt_tokens),
+            to_sql(sums.output_tokens),
+            sums.estimated,
+            sums.cost,
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,66 @@
+//! One process a journal: a lock on a file beside it, held as long as the journal is open and let go by the system when the process
+//! dies in whatever way. The file tells who holds it; what it tells is for people, the lock alone decides.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{Read as _, Seek as _, SeekFrom, Write as _},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::settings::system_ms;
+use crate::runtime::journal::JournalError;
+
+/// How often a lock that another process holds is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+/// Of the owner's record so many bytes are read.
+const OWNER_BYTES_MAX: u64 = 200;
+
+/// The lock; dropping it lets go.
+#[derive(Debug)]
+pub(super) struct OwnerLock {
+    #[allow(dead_code, reason = "held for its lock")]
+    file: File,
+}
+
+/// The lock file of a journal.
+pub(super) fn lock_path(journal: &Path) -> PathBuf {
+    let mut name = journal.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+impl OwnerLock {
+    /// Takes the lock of the journal at `journal`, waiting at most `wait` for whoever holds it. Blocks.
+    pub(super) fn take(journal: &Path, wait: Duration) -> Result<Self, JournalError> {
+        let path = lock_path(journal);
+        let failed = |error: std::io::Error| JournalError::Failed(format!("{}: {error}", path.display()));
+        // Not truncated: until the lock is ours, what stands there is the owner's.
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
+        let until = Instant::now() + wait;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(TRY_EVERY),
+                Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::Held(owner(&mut file, journal))),
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        let record = format!("pid {} started_ms {}\n", std::process::id(), system_ms());
+        file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
+        file.write_all(record.as_bytes()).map_err(failed)?;
+        Ok(Self { file })
+    }
+}
+
+/// Who holds the lock, as far as the file tells.
+fn owner(file: &mut File, journal: &Path) -> String {
+    let mut text = String::new();
+    let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(OWNER_BYTES_MAX).read_to_string(&mut text));
+    let known = read.is_ok() && text.starts_with("pid ");
+    let who = if known { text.trim().to_owned() } else { "pid unknown".to_owned() };
+    format!("{} belongs to {who}", journal.display())
+}

@@ -1,0 +1,135 @@
+//! What the ledger is asked: sums over days, grouped as wished.
+
+use super::{
+    fault::Fault,
+    journal::SqliteJournal,
+    number::{find_name, from_sql, name_text, to_sql},
+    query::TenantScope,
+};
+use crate::runtime::journal::JournalError;
+
+/// The most lines of one answer.
+pub const USAGE_LINES_MAX: usize = 10_000;
+
+/// What sums are kept apart by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageGroup {
+    /// Days, in UTC.
+    Day,
+    /// Tenants.
+    Tenant,
+    /// Features.
+    Feature,
+    /// Agents.
+    Agent,
+    /// Models.
+    Model,
+}
+
+/// Which part of the ledger is meant, and how it is summed up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// Whose.
+    pub scope: TenantScope,
+    /// The first day, as days since 1970 in UTC.
+    pub from_day: u64,
+    /// The last day, itself included.
+    pub to_day: u64,
+    /// What sums are kept apart by; empty = one sum of all.
+    pub groups: Vec<UsageGroup>,
+}
+
+/// One sum. What it was not grouped by is `None`.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct UsageLine {
+    /// Days since 1970.
+    pub day: Option<u64>,
+    /// The tenant.
+    pub tenant: Option<String>,
+    /// The feature.
+    pub feature: Option<String>,
+    /// The agent.
+    pub agent: Option<String>,
+    /// The model.
+    pub model: Option<String>,
+    /// Calls that were made.
+    pub calls: u64,
+    /// Those of them that ended with an error.
+    pub failures: u64,
+    /// Calls that a guard refused.
+    pub refusals: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// True if any of the tokens were counted by us and not told by the server.
+    pub estimated: bool,
+    /// `None` where no price is known.
+    pub cost: Option<f64>,
+}
+
+const COLUMNS: [(UsageGroup, &str); 5] = [
+    (UsageGroup::Day, "day"),
+    (UsageGroup::Tenant, "tenant"),
+    (UsageGroup::Feature, "feature"),
+    (UsageGroup::Agent, "agent"),
+    (UsageGroup::Model, "model"),
+];
+
+impl SqliteJournal {
+    /// Sums of the ledger. What was called within the last moment may not be in it yet.
+    pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageLine>, JournalError> {
+        self.ask(move |connection| {
+            let tenant = match &query.scope {
+                TenantScope::All => None,
+                TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
+                    Some(tenant) => Some(tenant),
+                    None => return Ok(Vec::new()),
+                },
+            };
+            let mut statement = connection.prepare_cached(&sql(&query.groups))?;
+            let range = (to_sql(query.from_day), to_sql(query.to_day), tenant);
+            let mut rows = statement.query(range)?;
+            let mut lines = Vec::new();
+            while let Some(row) = rows.next()? {
+                lines.push(line(connection, row, &query.groups)?);
+            }
+            Ok(lines)
+        })
+        .await
+    }
+}
+
+fn sql(groups: &[UsageGroup]) -> String {
+    let columns = COLUMNS.map(|(group, column)| if groups.contains(&group) { column } else { "0" });
+    let by: Vec<&str> = COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column).collect();
+    let (group, order) = if by.is_empty() {
+        ("HAVING count(*) > 0".to_owned(), String::new())
+    } else {
+        (format!("GROUP BY {}", by.join(", ")), format!("ORDER BY {}", by.join(", ")))
+    };
+    format!(
+        "SELECT {}, sum(calls), sum(failures), sum(refusals), sum(prompt_tokens), sum(output_tokens), max(estimated), sum(cost)
+         FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) {group} {order} LIMIT {USAGE_LINES_MAX}",
+        columns.join(", ")
+    )
+}
+
+fn line(connection: &rusqlite::Connection, row: &rusqlite::Row<'_>, groups: &[UsageGroup]) -> Result<UsageLine, Fault> {
+    let name = |place: usize| -> Result<Option<String>, Fault> { name_text(connection, row.get(place)?) };
+    let count = |place: usize| -> Result<u64, Fault> { Ok(from_sql(row.get(place)?)) };
+    Ok(UsageLine {
+        day: groups.contains(&UsageGroup::Day).then(|| count(0)).transpose()?,
+        tenant: name(1)?,
+        feature: name(2)?,
+        agent: name(3)?,
+        model: name(4)?,
+        calls: count(5)?,
+        failures: count(6)?,
+        refusals: count(7)?,
+        prompt_tokens: count(8)?,
+        output_tokens: count(9)?,
+        estimated: row.get(10)?,
+        cost: row.get(11)?,
+    })
+}

@@ -1,0 +1,265 @@
+//! Who a request is from and what it may name: key, tenant, feature, user, class, deadline. The one place where headers become a caller;
+//! handlers take a [`Caller`], so none can forget to ask.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+
+use super::keys::Key;
+use crate::{
+    model::{
+        contract,
+        envelope::ErrorCode,
+        name::{NAME_BYTES_MAX, Name},
+    },
+    runtime::{call::CallContext, journal::RunOwner, ports::Clock, run_handle::CLASSES},
+    serve::{
+        answer::{failure::Failure, trace::RequestFacts},
+        state::AppState,
+    },
+    settings::keys::{Acting, Role},
+};
+
+/// The caller's own user; taken only from keys that speak for others.
+pub const USER: &str = "x-watertight-user";
+/// The other header that a key may come in.
+const API_KEY: &str = "x-api-key";
+/// The longest name of a user, in bytes.
+const USER_BYTES_MAX: usize = 256;
+/// The class of requests that name none.
+const CLASS_USUAL: &str = "standard";
+/// No caller's deadline is taken for longer.
+const DEADLINE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+
+/// Who asks, checked.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The key; `None` where the service has none.
+    pub key: Option<Arc<Key>>,
+    /// Whose request it is.
+    pub tenant: Option<String>,
+    /// For which feature.
+    pub feature: Option<String>,
+    /// The class; `None` = the usual one.
+    pub priority: Option<String>,
+    /// The caller's own user.
+    pub user: Option<String>,
+    /// How long an answer is of use, if the caller said so.
+    pub deadline: Option<Duration>,
+    /// Trace and language.
+    pub facts: RequestFacts,
+}
+
+/// What a request names beside its content, before it is known whether it may.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The tenant.
+    pub tenant: Option<String>,
+    /// The feature.
+    pub feature: Option<String>,
+    /// The class.
+    pub priority: Option<String>,
+    /// The user.
+    pub user: Option<String>,
+}
+
+impl Caller {
+    /// Whether this caller sees all tenants and may act on agents. Without keys everybody who reaches the service may.
+    pub fn is_operator(&self) -> bool {
+        self.key.as_ref().is_none_or(|key| key.role == Role::Operator)
+    }
+
+    /// Refuses all but operators.
+    pub fn must_be_operator(&self) -> Result<(), Failure> {
+        if self.is_operator() { Ok(()) } else { Err(Failure::forbidden("this key is no operator's")) }
+    }
+
+    /// Whether things of `tenant` are this caller's to see.
+    pub fn sees(&self, tenant: Option<&str>) -> bool {
+        self.is_operator() || self.tenant.as_deref() == tenant
+    }
+
+    /// The key's name.
+    pub fn key_name(&self) -> Option<&str> {
+        self.key.as_ref().map(|key| key.name.as_str())
+    }
+
+    /// The same caller for what a request's body names; refused where the key does not allow it. What the body leaves out stays as the
+    /// headers said.
+    pub fn naming(mut self, named: Named) -> Result<Self, Failure> {
+        let key = self.key.as_deref();
+        if let Some(tenant) = named.tenant {
+            self.tenant = Some(allowed_tenant(key, tenant)?);
+        }
+        if let Some(feature) = named.feature {
+            self.feature = Some(allowed_feature(key, feature)?);
+        }
+        if let Some(priority) = named.priority {
+            self.priority = Some(allowed_priority(key, priority)?);
+        }
+        if let Some(user) = named.user {
+            self.user = Some(allowed_user(key, user)?);
+        }
+        Ok(self)
+    }
+
+    /// What a run of this caller carries.
+    pub fn owner(&self) -> RunOwner {
+        RunOwner {
+            tenant: self.tenant.clone(),
+            feature: self.feature.clone(),
+            priority: self.priority.clone(),
+            key_id: self.key_name().map(str::to_owned),
+            user: self.user.clone(),
+            traceparent: Some(self.facts.traceparent.clone()),
+        }
+    }
+
+    /// What a direct call of this caller carries; the deadline is counted from now.
+    pub fn call_context(&self, clock: &dyn Clock, idempotency_key: Option<String>) -> CallContext {
+        CallContext {
+            run_id: None,
+            idempotency_key,
+            traceparent: Some(self.facts.traceparent.clone()),
+            tenant: self.tenant.clone(),
+            feature: self.feature.clone(),
+            priority: self.priority.clone(),
+            deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
+            timeout: None,
+        }
+    }
+}
+
+impl FromRequestParts<AppState> for Caller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Failure> {
+        let facts = parts.extensions.get::<RequestFacts>().cloned();
+        let facts = facts.unwrap_or_else(|| RequestFacts::of(&parts.headers));
+        let key = key_of(&parts.headers, state)?;
+        caller_of(&parts.headers, key, facts)
+    }
+}
+
+/// The key of a request; an error if it has none and one is needed, or one that is not known.
+fn key_of(headers: &HeaderMap, state: &AppState) -> Result<Option<Arc<Key>>, Failure> {
+    if state.keys.is_empty() {
+        return Ok(None);
+    }
+    let Some(text) = given_key(headers) else {
+        return Err(Failure::new(
+            ErrorCode::Unauthorized,
+            "a key is needed: `Authorization: Bearer ...` or `x-api-key`",
+        ));
+    };
+    match state.keys.find(text) {
+        Some(key) => Ok(Some(key)),
+        None => Err(Failure::new(ErrorCode::Unauthorized, "this key is not known")),
+    }
+}
+
+/// The key's text.
+pub(super) fn given_key(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    bearer.or_else(|| headers.get(API_KEY)?.to_str().ok())
+}
+
+fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) -> Result<Caller, Failure> {
+    let named = Named {
+        tenant: text(headers, contract::TENANT)?,
+        feature: text(headers, contract::FEATURE)?,
+        priority: text(headers, contract::PRIORITY)?,
+        user: text(headers, USER)?,
+    };
+    let own = |name: Option<&Name>| name.map(Name::to_string);
+    let caller = Caller {
+        tenant: own(key.as_ref().and_then(|key| key.tenant.as_ref())),
+        feature: own(key.as_ref().and_then(|key| key.feature.as_ref())),
+        priority: key.as_ref().and_then(|key| lower_than_usual(key)),
+        user: None,
+        deadline: deadline_of(headers)?,
+        facts,
+        key,
+    };
+    caller.naming(named)
+}
+
+fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = std::str::from_utf8(value.as_bytes()).map(str::trim);
+    text.map(|text| Some(text.to_owned())).map_err(|_| Failure::invalid(format!("header {name} is not UTF-8")))
+}
+
+fn deadline_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
+    let Some(text) = text(headers, contract::DEADLINE_MS)? else { return Ok(None) };
+    match text.parse::<u64>() {
+        Ok(0) | Err(_) => {
+            Err(Failure::invalid(format!("header {}: must be milliseconds, at least 1", contract::DEADLINE_MS)))
+        }
+        Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds).min(DEADLINE_MAX))),
+    }
+}
+
+fn speaks_for_others(key: Option<&Key>) -> bool {
+    key.is_none_or(|key| key.acting == Acting::ForOthers)
+}
+
+fn allowed_tenant(key: Option<&Key>, tenant: String) -> Result<String, Failure> {
+    let is_own = key.and_then(|key| key.tenant.as_ref()).is_some_and(|own| own.as_str() == tenant);
+    if !is_own && !speaks_for_others(key) {
+        return Err(Failure::forbidden("this key may not name a tenant (`may_act_for`)"));
+    }
+    checked_name("tenant", tenant)
+}
+
+fn allowed_feature(key: Option<&Key>, feature: String) -> Result<String, Failure> {
+    let features = key.and_then(|key| key.features.as_ref());
+    if features.is_some_and(|features| features.iter().all(|known| known.as_str() != feature)) {
+        return Err(Failure::forbidden(format!("this key may not name feature {feature:?}")));
+    }
+    checked_name("feature", feature)
+}
+
+fn checked_name(what: &str, text: String) -> Result<String, Failure> {
+    match Name::try_new(&text) {
+        Ok(_) => Ok(text),
+        Err(_) => Err(Failure::invalid(format!(
+            "{what} must be a name: 1 to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.', the first a letter or digit"
+        ))),
+    }
+}
+
+fn allowed_priority(key: Option<&Key>, priority: String) -> Result<String, Failure> {
+    let rank = |class: &str| CLASSES.iter().position(|known| *known == class);
+    let Some(wanted) = rank(&priority) else {
+        return Err(Failure::invalid(format!("priority must be one of {}", CLASSES.join(", "))));
+    };
+    match key {
+        Some(key) if rank(key.priority_max).is_some_and(|highest| wanted < highest) => {
+            Err(Failure::forbidden(format!("this key may ask for {} at most", key.priority_max)))
+        }
+        _ => Ok(priority),
+    }
+}
+
+/// Where a key's highest class is under the usual one, it is what its requests have.
+fn lower_than_usual(key: &Key) -> Option<String> {
+    let rank = |class: &str| CLASSES.iter().position(|known| *known == class);
+    (rank(key.priority_max) > rank(CLASS_USUAL)).then(|| key.priority_max.to_owned())
+}
+
+fn allowed_user(key: Option<&Key>, user: String) -> Result<String, Failure> {
+    if !speaks_for_others(key) {
+        return Err(Failure::forbidden("this key may not name a user (`may_act_for`)"));
+    }
+    if user.is_empty() || user.len() > USER_BYTES_MAX || user.chars().any(char::is_control) {
+        return Err(Failure::invalid(format!("user must be 1 to {USER_BYTES_MAX} bytes of text")));
+    }
+    Ok(user)
+}

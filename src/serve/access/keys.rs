@@ -1,0 +1,147 @@
+//! The ring of keys: finds whose a key is. Keys are known by their SHA-256 only, and compared in constant time with all of them.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use super::random::random_bytes;
+use crate::{
+    model::name::Name,
+    settings::{
+        keys::{Acting, KeyProof, KeySettings, Role},
+        problem::Problem,
+        secret::resolve_secret,
+    },
+};
+
+/// What every key of ours begins with: so that leak scanners can find it.
+const KEY_PREFIX: &str = "wt-";
+/// Random bytes of a key.
+const KEY_RANDOM_BYTES: usize = 32;
+
+/// What a key allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Its name.
+    pub name: Name,
+    /// Whose it is.
+    pub tenant: Option<Name>,
+    /// The tier of that tenant.
+    pub tier: Option<Name>,
+    /// What its holder may do.
+    pub role: Role,
+    /// The feature where a request names none.
+    pub feature: Option<Name>,
+    /// Features that a request may name; `None` = any.
+    pub features: Option<Vec<Name>>,
+    /// The highest class.
+    pub priority_max: &'static str,
+    /// Whether requests may name tenant and user.
+    pub acting: Acting,
+}
+
+/// All keys.
+#[derive(Debug, Default)]
+pub struct KeyRing {
+    keys: Vec<([u8; 32], Arc<Key>)>,
+}
+
+impl KeyRing {
+    /// The ring of these settings. Keys that stand elsewhere are fetched here, once; only their hashes are kept.
+    pub fn of(settings: &[KeySettings], environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, Problem> {
+        let mut keys = Vec::with_capacity(settings.len());
+        for key in settings {
+            let hash = match &key.proof {
+                KeyProof::Hash(hash) => *hash,
+                KeyProof::Secret(source) => hash_of(resolve_secret(source, environment)?.expose()),
+            };
+            let allowed = Key {
+                name: key.name.clone(),
+                tenant: key.tenant.clone(),
+                tier: key.tier.clone(),
+                role: key.role,
+                feature: key.feature.clone(),
+                features: key.features.clone(),
+                priority_max: key.priority_max,
+                acting: key.acting,
+            };
+            keys.push((hash, Arc::new(allowed)));
+        }
+        Ok(Self { keys })
+    }
+
+    /// True if nobody needs a key.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The key of this text. Takes the same time whichever it is, and if it is none.
+    pub fn find(&self, text: &str) -> Option<Arc<Key>> {
+        let hash = hash_of(text);
+        let mut found = u64::MAX;
+        for (index, (known, _)) in self.keys.iter().enumerate() {
+            let is_this: Choice = known.ct_eq(&hash);
+            found.conditional_assign(&(index as u64), is_this);
+        }
+        let index = usize::try_from(found).ok()?;
+        self.keys.get(index).map(|(_, key)| Arc::clone(key))
+    }
+}
+
+/// The SHA-256 of a key.
+pub fn hash_of(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// A new key. Only its holder ever has it.
+pub fn new_key() -> Result<String, std::io::Error> {
+    let random: [u8; KEY_RANDOM_BYTES] = random_bytes()?;
+    Ok(format!("{KEY_PREFIX}{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(texts: &[&str]) -> KeyRing {
+        let settings: Vec<KeySettings> = texts
+            .iter()
+            .map(|text| KeySettings {
+                name: Name::try_new(&format!("key-{}", text.len())).unwrap(),
+                proof: KeyProof::Hash(hash_of(text)),
+                tenant: None,
+                tier: None,
+                role: Role::Caller,
+                feature: None,
+                features: None,
+                priority_max: "interactive",
+                acting: Acting::ForItself,
+            })
+            .collect();
+        KeyRing::of(&settings, &|_| None).unwrap()
+    }
+
+    #[test]
+    fn keys_are_found_by_their_text_only() {
+        let ring = ring(&["a", "bb", "ccc"]);
+        for (text, name) in
+            [("a", Some("key-1")), ("bb", Some("key-2")), ("ccc", Some("key-3")), ("", None), ("b", None)]
+        {
+            assert_eq!(ring.find(text).map(|key| key.name.to_string()).as_deref(), name, "{text}");
+        }
+        assert!(KeyRing::default().find("a").is_none());
+    }
+
+    #[test]
+    fn new_keys_differ_and_are_long() {
+        let (one, other) = (new_key().unwrap(), new_key().unwrap());
+        assert!(one != other && one.len() >= 43 && one.starts_with(KEY_PREFIX));
+    }
+}

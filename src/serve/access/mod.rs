@@ -1,0 +1,5 @@
+//! Who may use the service: keys, the caller of a request, signed tokens.
+
+pub mod caller;
+pub mod keys;
+pub mod random;

@@ -1,0 +1,168 @@
+//! Reading request bodies within their bounds: in bytes, in pauses, in all, and in the memory of all bodies at once. What is broken is
+//! said with its place. Knows nothing of what a body means.
+
+use std::time::Duration;
+
+use axum::{
+    body::{Body, Bytes, HttpBody as _},
+    extract::{FromRequest, Request},
+    http::{HeaderMap, StatusCode, header},
+};
+use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
+
+use super::failure::Failure;
+use crate::{
+    model::envelope::ErrorCode,
+    serve::{caps::BodyRoom, state::AppState},
+};
+
+/// A body that was read as a whole. Its room is taken until it is dropped.
+#[derive(Debug)]
+pub struct WholeBody {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// What it holds of the memory for bodies.
+    pub room: BodyRoom,
+}
+
+/// A JSON body.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+/// The next piece of a body that may pause for `pause_max` at most; `None` at its end.
+pub async fn next_piece(
+    pieces: &mut (impl futures_util::Stream<Item = Result<Bytes, axum::Error>> + Unpin),
+    pause_max: Duration,
+) -> Result<Option<Bytes>, Failure> {
+    match tokio::time::timeout(pause_max, pieces.next()).await {
+        Err(_) => Err(too_slow(&format!("nothing came for {} s", pause_max.as_secs_f64()))),
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(piece))) => Ok(Some(piece)),
+        Ok(Some(Err(error))) => Err(Failure::invalid(format!("the body broke off: {error}"))),
+    }
+}
+
+/// The body is larger than `max` bytes.
+pub fn too_large(max: u64) -> Failure {
+    let message = format!("the body is larger than {max} bytes");
+    Failure::with_status(ErrorCode::InvalidRequest, StatusCode::PAYLOAD_TOO_LARGE, message)
+        .with_detail("bytes_max", max)
+}
+
+fn too_slow(why: &str) -> Failure {
+    Failure::with_status(
+        ErrorCode::InvalidRequest,
+        StatusCode::REQUEST_TIMEOUT,
+        format!("the body was too slow: {why}"),
+    )
+}
+
+/// Reads a body of at most `bytes_max` bytes.
+pub async fn read_whole(state: &AppState, body: Body, bytes_max: u64) -> Result<WholeBody, Failure> {
+    let settings = &state.settings;
+    // What says beforehand that it is too large is refused before it is sent.
+    if body.size_hint().lower() > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    let reading = read_pieces(state, body, bytes_max);
+    let late = || too_slow(&format!("it was not there after {} s", settings.body_timeout.as_secs_f64()));
+    tokio::time::timeout(settings.body_timeout, reading).await.map_err(|_| late())?
+}
+
+async fn read_pieces(state: &AppState, body: Body, bytes_max: u64) -> Result<WholeBody, Failure> {
+    let mut room = state.caps.body();
+    let mut pieces = body.into_data_stream();
+    let mut bytes: Vec<u8> = Vec::new();
+    while let Some(piece) = next_piece(&mut pieces, state.settings.body_pause_max).await? {
+        if (bytes.len() + piece.len()) as u64 > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+        room.grow(piece.len())?;
+        bytes.extend_from_slice(&piece);
+    }
+    Ok(WholeBody { bytes: bytes.into(), room })
+}
+
+/// Reads `bytes` as JSON. `T` says what it must hold; the place of a fault is told by line and column.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::invalid("the body is empty; a JSON object is wanted"));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Failure::invalid(format!("the body is not UTF-8 (byte {})", error.valid_up_to())))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    serde_json::from_str(text).map_err(|error| {
+        let kind = match error.classify() {
+            serde_json::error::Category::Data => "the body does not fit",
+            serde_json::error::Category::Eof => "the body ends too early",
+            _ => "the body is no JSON",
+        };
+        // The parser tells its place itself.
+        Failure::invalid(format!("{kind}: {error}"))
+            .with_detail("line", error.line())
+            .with_detail("column", error.column())
+    })
+}
+
+/// Refuses a body that says it is something else than JSON.
+pub fn expect_json(headers: &HeaderMap) -> Result<(), Failure> {
+    let kind = headers.get(header::CONTENT_TYPE).map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
+    let is_json = kind.as_deref().is_some_and(|kind| {
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
+    });
+    if !is_json {
+        let given = kind.as_deref().unwrap_or("none");
+        let message = format!("the content type must be application/json, not {given}");
+        return Err(Failure::with_status(ErrorCode::InvalidRequest, StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    if let Some(coding) = headers.get(header::CONTENT_ENCODING)
+        && coding != "identity"
+    {
+        let message = "a compressed body is not understood";
+        return Err(Failure::with_status(ErrorCode::InvalidRequest, StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    Ok(())
+}
+
+impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Failure> {
+        expect_json(request.headers())?;
+        let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
+        Ok(Self(parse(&body.bytes)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn broken_json_is_told_with_its_place() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        for (bytes, begins) in [
+            (&b""[..], "the body is empty"),
+            (b"  \n", "the body is empty"),
+            (b"{", "the body ends too early: EOF while parsing an object at line 1 column 1"),
+            (b"{\"a\":1,}", "the body is no JSON: trailing comma at line 1 column 8"),
+            (b"{'a':1}", "the body is no JSON"),
+            (b"{\"a\":1} x", "the body is no JSON: trailing characters"),
+            (b"{\"a\":\xff}", "the body is not UTF-8 (byte 5)"),
+            (b"{\"a\":\"\\ud800\"}", "the body is no JSON"),
+            (b"{\"a\":1e999}", "the body is no JSON: number out of range"),
+            (b"NaN", "the body is no JSON"),
+            (deep.as_bytes(), "the body is no JSON: recursion limit exceeded"),
+        ] {
+            let failure = parse::<Value>(bytes).unwrap_err();
+            let message = &failure.envelope.message;
+            assert!(message.starts_with(begins), "{:?}: {message}", String::from_utf8_lossy(bytes));
+            assert_eq!(failure.envelope.http_status, 400);
+        }
+        assert_eq!(parse::<Value>("\u{feff}{}".as_bytes()).unwrap(), serde_json::json!({}));
+    }
+}

@@ -1,0 +1,6 @@
+//! How the service answers: errors as envelopes, bodies within their bounds, and what every answer carries.
+
+pub mod body;
+pub mod dress;
+pub mod failure;
+pub mod trace;

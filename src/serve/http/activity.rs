@@ -1,0 +1,144 @@
+//! What one connection is doing: whether requests are under way, whether a head is half there, since when it is idle. The clock that ends
+//! slow heads and idle connections reads from here.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// What a connection's first bytes are when it speaks HTTP/2.
+const HTTP2_PREFACE: &[u8] = b"PRI ";
+/// No head is half there.
+const NOTHING: u64 = u64::MAX;
+
+/// One connection's doings.
+#[derive(Debug)]
+pub struct Activity {
+    opened: Instant,
+    under_way: AtomicU32,
+    is_http2: AtomicBool,
+    read_anything: AtomicBool,
+    /// Microseconds after `opened`.
+    head_since: AtomicU64,
+    idle_since: AtomicU64,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overdue {
+    /// A request's head did not come in time.
+    Head,
+    /// Nobody asked anything for long.
+    Idle,
+}
+
+/// A request that is under way, until its answer is out or given up.
+#[derive(Debug)]
+pub struct UnderWay(Arc<Activity>);
+
+impl Activity {
+    /// A connection that was just opened. Its first head has to come as soon as any other.
+    pub fn open() -> Arc<Self> {
+        Arc::new(Self {
+            opened: Instant::now(),
+            under_way: AtomicU32::new(0),
+            is_http2: AtomicBool::new(false),
+            read_anything: AtomicBool::new(false),
+            head_since: AtomicU64::new(0),
+            idle_since: AtomicU64::new(0),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(NOTHING - 1)
+    }
+
+    /// Bytes came in.
+    pub fn has_read(&self, bytes: &[u8]) {
+        if !self.read_anything.swap(true, Ordering::Relaxed) && bytes.starts_with(HTTP2_PREFACE) {
+            self.is_http2.store(true, Ordering::Relaxed);
+        }
+        if self.under_way.load(Ordering::Acquire) == 0 && !self.is_http2.load(Ordering::Relaxed) {
+            let _ = self.head_since.compare_exchange(NOTHING, self.now(), Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// A whole head is here.
+    pub fn begin(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::AcqRel);
+        self.head_since.store(NOTHING, Ordering::Release);
+        UnderWay(Arc::clone(self))
+    }
+
+    /// Whether the connection speaks HTTP/1 as far as is known, so that a last answer can be written in its words.
+    pub fn is_http1(&self) -> bool {
+        !self.is_http2.load(Ordering::Relaxed)
+    }
+
+    /// What is overdue now, or how long until something can be.
+    pub fn look(&self, head: Duration, idle: Duration) -> Result<Duration, Overdue> {
+        if self.under_way.load(Ordering::Acquire) > 0 {
+            return Ok(head.min(idle));
+        }
+        let now = self.now();
+        let since = self.head_since.load(Ordering::Acquire);
+        let (begun, limit, overdue) = if since == NOTHING || !self.is_http1() {
+            (self.idle_since.load(Ordering::Acquire), idle, Overdue::Idle)
+        } else {
+            (since, head, Overdue::Head)
+        };
+        let spent = Duration::from_micros(now.saturating_sub(begun));
+        if spent >= limit { Err(overdue) } else { Ok(limit.checked_sub(spent).unwrap_or_default()) }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.idle_since.store(self.0.now(), Ordering::Release);
+        self.0.under_way.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Duration = Duration::from_secs(10);
+    const IDLE: Duration = Duration::from_secs(75);
+
+    #[tokio::test(start_paused = true)]
+    async fn heads_and_idleness_have_their_own_limits() {
+        let activity = Activity::open();
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert_eq!(activity.look(HEAD, IDLE), Ok(Duration::from_secs(1)));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(activity.look(HEAD, IDLE), Err(Overdue::Head));
+        activity.has_read(b"GET / HTTP/1.1\r\n\r\n");
+        let request = activity.begin();
+        tokio::time::advance(Duration::from_secs(1_000)).await;
+        assert!(activity.look(HEAD, IDLE).is_ok(), "a long answer is no idleness");
+        drop(request);
+        tokio::time::advance(Duration::from_secs(74)).await;
+        assert_eq!(activity.look(HEAD, IDLE), Ok(Duration::from_secs(1)));
+        activity.has_read(b"GET");
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(activity.look(HEAD, IDLE).is_ok());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(activity.look(HEAD, IDLE), Err(Overdue::Head));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_of_http2_are_no_heads() {
+        let activity = Activity::open();
+        activity.has_read(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(activity.look(HEAD, IDLE).is_ok());
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(activity.look(HEAD, IDLE), Err(Overdue::Idle));
+    }
+}

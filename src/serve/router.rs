@@ -1,0 +1,40 @@
+//! All routes in one router, with the layers that every request passes. What is not there is answered with an envelope too.
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{Method, StatusCode},
+    middleware,
+    response::{IntoResponse as _, Response},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{
+    answer::{dress::dress, failure::Failure},
+    health,
+    state::AppState,
+};
+use crate::model::envelope::ErrorCode;
+
+/// The service's router. `plugged` are the routes of surfaces that bring their own: the gateway.
+pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
+    let (routes, _description) = OpenApiRouter::new().merge(health::routes()).merge(plugged).split_for_parts();
+    routes
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn_with_state(state.clone(), dress))
+        .with_state(state)
+}
+
+async fn no_such_path(request: Request) -> Failure {
+    let path: String = request.uri().path().chars().take(200).collect();
+    Failure::not_found(format_args!("path {path}"))
+}
+
+async fn no_such_method(request: Request) -> Response {
+    if request.method() == Method::OPTIONS {
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    let message = format!("this path is not asked with {}", request.method());
+    Failure::with_status(ErrorCode::InvalidRequest, StatusCode::METHOD_NOT_ALLOWED, message).into_response()
+}

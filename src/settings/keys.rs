@@ -1,0 +1,207 @@
+//! `[keys.NAME]`: who may use the service, as whom and for what. The keys themselves never stand in the configuration: their hashes do,
+//! or where they are to be found.
+
+use super::{
+    node::{Node, Value, key_path},
+    problem::{Origin, Problem},
+    reader::Reader,
+    secret::{SecretPlace, SecretSource, is_variable_name},
+};
+use crate::{model::name::Name, runtime::run_handle::CLASSES};
+
+/// The most keys.
+pub const KEYS_MAX: usize = 10_000;
+/// The most features that one key may name.
+const FEATURES_MAX: usize = 1_000;
+/// What a key is that is given neither role.
+const ROLE_DEFAULT: Role = Role::Caller;
+/// The highest class where none is named.
+const PRIORITY_DEFAULT: &str = "interactive";
+
+/// What the holder of a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs, files and calls of its own tenant.
+    Caller,
+    /// All tenants, and acts on agents.
+    Operator,
+}
+
+/// How a key is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeyProof {
+    /// By the SHA-256 of its text.
+    Hash([u8; 32]),
+    /// By its text, which is elsewhere.
+    Secret(SecretSource),
+}
+
+/// One key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySettings {
+    /// Its name: what logs and runs say of it.
+    pub name: Name,
+    /// How it is known.
+    pub proof: KeyProof,
+    /// Whose it is.
+    pub tenant: Option<Name>,
+    /// The tier of that tenant.
+    pub tier: Option<Name>,
+    /// What it allows.
+    pub role: Role,
+    /// The feature where a request names none.
+    pub feature: Option<Name>,
+    /// Features that a request may name; `None` = any.
+    pub features: Option<Vec<Name>>,
+    /// The highest class that a request may ask for.
+    pub priority_max: &'static str,
+    /// Whether requests may name tenant and user.
+    pub acting: Acting,
+}
+
+/// Whether a key's holder speaks for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acting {
+    /// Only for itself.
+    ForItself,
+    /// For whomever a request names.
+    ForOthers,
+}
+
+/// Reads `[keys.*]`.
+pub(super) fn read_keys(root: &mut Reader<'_, '_>) -> Vec<KeySettings> {
+    let table = root.entries("keys");
+    if table.len() > KEYS_MAX {
+        root.refuse("keys", format!("has {} entries, at most {KEYS_MAX} are allowed", table.len()));
+    }
+    let mut keys = Vec::new();
+    for (name, node) in table.iter().take(KEYS_MAX) {
+        keys.extend(read_key(name, node, root));
+    }
+    keys
+}
+
+fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>) -> Option<KeySettings> {
+    let path = key_path("keys", name);
+    let refuse = |rule: String| Problem { origin: node.origin.clone(), key: path.clone(), value: None, rule };
+    let name = match Name::try_new(name) {
+        Ok(name) => name,
+        Err(error) => {
+            root.report.problems.push(refuse(error.to_string()));
+            return None;
+        }
+    };
+    let Some(table) = node.as_table() else {
+        root.report.problems.push(refuse("must be a table".to_owned()));
+        return None;
+    };
+    let mut reader = Reader::new(table, node.origin.clone(), &path, "", root.report);
+    let key = KeySettings {
+        proof: read_proof(&mut reader)?,
+        tenant: read_name(&mut reader, "tenant"),
+        tier: read_name(&mut reader, "tier"),
+        role: reader.choice("role", ROLE_DEFAULT, &[("caller", Role::Caller), ("operator", Role::Operator)], &[]),
+        feature: read_name(&mut reader, "feature"),
+        features: read_names(&mut reader, "features"),
+        priority_max: reader.choice("priority_max", PRIORITY_DEFAULT, &CLASSES.map(|class| (class, class)), &[]),
+        acting: if reader.truth("may_act_for", false) { Acting::ForOthers } else { Acting::ForItself },
+        name,
+    };
+    if let (Some(feature), Some(features)) = (&key.feature, &key.features)
+        && !features.contains(feature)
+    {
+        reader.refuse("feature", "is not among `features`");
+    }
+    reader.finish(&[]);
+    Some(key)
+}
+
+fn read_proof(reader: &mut Reader<'_, '_>) -> Option<KeyProof> {
+    let given: Vec<&'static str> =
+        ["sha256", "key_env", "key_file"].into_iter().filter(|key| reader.is_given(key)).collect();
+    reader.know(&["sha256", "key_env", "key_file", "key"]);
+    if reader.is_given("key") {
+        reader.refuse("key", "a key never stands in the configuration: give its `sha256`, or `key_env` or `key_file`");
+        return None;
+    }
+    let [key] = given[..] else {
+        reader.refuse("sha256", "exactly one of `sha256`, `key_env` and `key_file` must say how the key is known");
+        return None;
+    };
+    let text = reader.text(key)?;
+    let source = |reader: &Reader<'_, '_>, place| {
+        KeyProof::Secret(SecretSource { place, key: reader.full_key(key), origin: reader.origin(key) })
+    };
+    match key {
+        "sha256" => {
+            let hash = hash_of_hex(text);
+            if hash.is_none() {
+                reader.refuse(
+                    key,
+                    "must be 64 hexadecimal digits (`watertight key new NAME` makes a key and prints them)",
+                );
+            }
+            hash.map(KeyProof::Hash)
+        }
+        "key_env" if is_variable_name(text) => Some(source(reader, SecretPlace::Environment(text.to_owned()))),
+        "key_env" => {
+            reader.refuse(key, "must be the name of an environment variable");
+            None
+        }
+        _ => Some(source(reader, SecretPlace::File(text.into()))),
+    }
+}
+
+fn hash_of_hex(text: &str) -> Option<[u8; 32]> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    let bytes: Vec<u8> = digits?.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte * 16 + digit)).collect();
+    if text.len() == 64 { bytes.try_into().ok() } else { None }
+}
+
+fn read_name(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Name> {
+    let text = reader.text(key)?;
+    match Name::try_new(text) {
+        Ok(name) => {
+            reader.explain(key, text);
+            Some(name)
+        }
+        Err(error) => {
+            reader.refuse(key, error.to_string());
+            None
+        }
+    }
+}
+
+fn read_names(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Vec<Name>> {
+    let node = reader.node(key)?;
+    let name_of = |node: &Node| match &node.value {
+        Value::Text(text) => Name::try_new(text).ok(),
+        _ => None,
+    };
+    let names: Option<Vec<Name>> = match &node.value {
+        Value::List(items) if items.len() <= FEATURES_MAX => items.iter().map(name_of).collect(),
+        _ => None,
+    };
+    match &names {
+        Some(names) => {
+            let shown: Vec<&str> = names.iter().map(Name::as_str).collect();
+            reader.explain(key, shown.join(", "));
+        }
+        None => reader.refuse(key, "must be a list of names"),
+    }
+    names
+}
+
+/// Two keys of one hash would make it a matter of chance whose a request is.
+pub(super) fn check_keys(keys: &[KeySettings], origin: &Origin, problems: &mut Vec<Problem>) {
+    for (index, key) in keys.iter().enumerate() {
+        let twin =
+            keys.iter().take(index).find(|other| other.proof == key.proof && matches!(key.proof, KeyProof::Hash(_)));
+        if let Some(twin) = twin {
+            let path = key_path(&key_path("keys", key.name.as_str()), "sha256");
+            let rule = format!("is the hash of keys.{} too", twin.name);
+            problems.push(Problem { origin: origin.clone(), key: path, value: None, rule });
+        }
+    }
+}

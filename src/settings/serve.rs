@@ -1,0 +1,220 @@
+//! `[serve]`: where the service listens and what it bears at most. Says nothing of runs or agents.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    node::{Node, Value},
+    reader::Reader,
+};
+
+/// No count of connections, streams or requests can be set higher.
+pub const COUNT_MAX: u64 = 1_000_000;
+/// No body can be allowed to be larger.
+pub const BODY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// The most origins that a browser may come from.
+const ORIGINS_MAX: usize = 100;
+/// What `open_to_network` must say.
+const OPEN_WORDS: &str = "without keys";
+
+/// Whether a service without keys may be reached from other machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenToNetwork {
+    /// Only this machine.
+    Never,
+    /// The configuration says so in so many words.
+    WithoutKeys,
+}
+
+/// How the service serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServeSettings {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Whether it may listen beyond this machine without keys.
+    pub open_to_network: OpenToNetwork,
+    /// How long calls in flight may go on after it was told to stop.
+    pub grace: Duration,
+    /// How long requests wait at most for a journal that a predecessor still holds.
+    pub handover_wait: Duration,
+    /// Connections at once; a small reserve beyond it serves health, queries and operator acts only.
+    pub connections_max: u32,
+    /// Headers of one request.
+    pub headers_max: u32,
+    /// Bytes of all headers of one request.
+    pub header_bytes_max: u32,
+    /// How long a request's head may take to arrive.
+    pub header_timeout: Duration,
+    /// How long a connection may be kept without a request.
+    pub idle_timeout: Duration,
+    /// How long a body may pause while it is sent.
+    pub body_pause_max: Duration,
+    /// How long a JSON body may take as a whole.
+    pub body_timeout: Duration,
+    /// How long a client may not read what it is sent.
+    pub write_timeout: Duration,
+    /// Bytes of a JSON body.
+    pub body_bytes_max: u64,
+    /// Bytes of all bodies that are in memory at once.
+    pub bodies_bytes_max: u64,
+    /// Calls of agents and model requests at once.
+    pub calls_max: u32,
+    /// Uploads at once.
+    pub uploads_max: u32,
+    /// Queries and operator acts at once.
+    pub queries_max: u32,
+    /// Event streams at once.
+    pub streams_max: u32,
+    /// Event streams of one run.
+    pub streams_run_max: u32,
+    /// Event streams of one key.
+    pub streams_key_max: u32,
+    /// A silent stream shows this often that it is alive.
+    pub ping: Duration,
+    /// Origins that a browser may come from; `*` = any.
+    pub cors_origins: Vec<String>,
+    /// The address that agents reach this service by, for URLs of files; `None` = where it listens.
+    pub public_url: Option<String>,
+}
+
+impl Default for ServeSettings {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7_800),
+            open_to_network: OpenToNetwork::Never,
+            grace: Duration::from_secs(30),
+            handover_wait: Duration::from_secs(60),
+            connections_max: 10_000,
+            headers_max: 100,
+            header_bytes_max: 64 * 1024,
+            header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
+            body_pause_max: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(300),
+            write_timeout: Duration::from_secs(60),
+            body_bytes_max: 32 * 1024 * 1024,
+            bodies_bytes_max: 512 * 1024 * 1024,
+            calls_max: 2_000,
+            uploads_max: 64,
+            queries_max: 500,
+            streams_max: 8_000,
+            streams_run_max: 2_000,
+            streams_key_max: 4_000,
+            ping: Duration::from_secs(15),
+            cors_origins: Vec::new(),
+            public_url: None,
+        }
+    }
+}
+
+/// Reads `[serve]`.
+pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
+    let fallback = ServeSettings::default();
+    let mut reader = root.table("serve");
+    let settings = ServeSettings {
+        listen: read_listen(&mut reader, fallback.listen),
+        open_to_network: read_open(&mut reader),
+        grace: reader.duration_from_zero("grace", fallback.grace),
+        handover_wait: reader.duration("handover_wait", fallback.handover_wait),
+        connections_max: count(&mut reader, "connections_max", fallback.connections_max),
+        headers_max: count(&mut reader, "headers_max", fallback.headers_max),
+        header_bytes_max: count(&mut reader, "header_bytes_max", fallback.header_bytes_max),
+        header_timeout: reader.duration("header_timeout", fallback.header_timeout),
+        idle_timeout: reader.duration("idle_timeout", fallback.idle_timeout),
+        body_pause_max: reader.duration("body_pause_max", fallback.body_pause_max),
+        body_timeout: reader.duration("body_timeout", fallback.body_timeout),
+        write_timeout: reader.duration("write_timeout", fallback.write_timeout),
+        body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
+        bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
+        calls_max: count(&mut reader, "calls_max", fallback.calls_max),
+        uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
+        queries_max: count(&mut reader, "queries_max", fallback.queries_max),
+        streams_max: count(&mut reader, "streams_max", fallback.streams_max),
+        streams_run_max: count(&mut reader, "streams_run_max", fallback.streams_run_max),
+        streams_key_max: count(&mut reader, "streams_key_max", fallback.streams_key_max),
+        ping: reader.duration("ping", fallback.ping),
+        cors_origins: read_origins(&mut reader),
+        public_url: read_public_url(&mut reader),
+    };
+    reader.finish(&[]);
+    settings
+}
+
+fn count(reader: &mut Reader<'_, '_>, key: &'static str, default: u32) -> u32 {
+    let value = reader.whole(key, 1, COUNT_MAX).and_then(|number| u32::try_from(number).ok()).unwrap_or(default);
+    reader.explain(key, value.to_string());
+    value
+}
+
+fn bytes(reader: &mut Reader<'_, '_>, key: &'static str, default: u64) -> u64 {
+    let value = reader.whole(key, 1_024, BODY_BYTES_MAX).unwrap_or(default);
+    reader.explain(key, value.to_string());
+    value
+}
+
+fn read_listen(reader: &mut Reader<'_, '_>, default: SocketAddr) -> SocketAddr {
+    let listen = reader.text("listen").and_then(|text| match text.parse() {
+        Ok(address) => Some(address),
+        Err(_) => {
+            reader.refuse("listen", "must be an IP address with a port, as in \"127.0.0.1:7800\"");
+            None
+        }
+    });
+    let listen = listen.unwrap_or(default);
+    reader.explain("listen", listen.to_string());
+    listen
+}
+
+fn read_open(reader: &mut Reader<'_, '_>) -> OpenToNetwork {
+    let open = match reader.text("open_to_network") {
+        Some(OPEN_WORDS) => OpenToNetwork::WithoutKeys,
+        Some(_) => {
+            reader.refuse("open_to_network", format!("must be \"{OPEN_WORDS}\", in so many words, or left out"));
+            OpenToNetwork::Never
+        }
+        None => OpenToNetwork::Never,
+    };
+    let word = if open == OpenToNetwork::Never { "never" } else { OPEN_WORDS };
+    reader.explain("open_to_network", word);
+    open
+}
+
+fn read_origins(reader: &mut Reader<'_, '_>) -> Vec<String> {
+    let rule = "must be a list of origins, as in [\"https://app.example\"], or [\"*\"]";
+    let Some(Value::List(items)) = reader.node("cors_origins").map(|node| &node.value) else {
+        if reader.is_given("cors_origins") {
+            reader.refuse("cors_origins", rule);
+        }
+        reader.explain("cors_origins", "none");
+        return Vec::new();
+    };
+    let origins: Option<Vec<String>> = items.iter().map(origin_of).collect();
+    let origins = origins.filter(|origins| origins.len() <= ORIGINS_MAX).unwrap_or_else(|| {
+        reader.refuse("cors_origins", rule);
+        Vec::new()
+    });
+    reader.explain("cors_origins", origins.join(", "));
+    origins
+}
+
+fn origin_of(node: &Node) -> Option<String> {
+    let Value::Text(text) = &node.value else { return None };
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let is_origin = host.is_some_and(|host| {
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#@".contains(&byte))
+    });
+    (is_origin || text == "*").then(|| text.clone())
+}
+
+fn read_public_url(reader: &mut Reader<'_, '_>) -> Option<String> {
+    let text = reader.text("public_url")?;
+    let fits = (text.starts_with("http://") || text.starts_with("https://")) && !text.contains(['?', '#', ' ']);
+    if !fits {
+        reader.refuse("public_url", "must be a URL of this service, as in \"https://runs.example\"");
+        return None;
+    }
+    reader.explain("public_url", text);
+    Some(text.trim_end_matches('/').to_owned())
+}
