@@ -6,6 +6,7 @@ mod assemble;
 mod call_log_file;
 mod check_command;
 mod exit;
+mod import;
 mod init_command;
 mod input;
 mod key_command;

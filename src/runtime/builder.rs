@@ -19,6 +19,7 @@ use super::{
     engine::Runtime,
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
+    pulse::Pulse,
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX},
@@ -185,6 +186,7 @@ impl RuntimeBuilder {
             line_length: AtomicU32::new(0),
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
+            pulse: Pulse::default(),
             call_log: self.call_log,
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);

@@ -18,6 +18,7 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     ports::{Backend, CallLog, Clock},
+    pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };
@@ -84,6 +85,11 @@ impl AgentCore {
     pub(crate) fn guards(&self) -> impl Iterator<Item = &Guard> {
         self.provider.guard.iter().chain(&self.provider.key_guard).chain(std::iter::once(&self.guard))
     }
+
+    /// The one of them that is `breaker`'s.
+    pub(crate) fn guard_of(&self, breaker: BreakerId) -> Option<&Guard> {
+        self.guards().find(|guard| guard.id == breaker)
+    }
 }
 
 /// An agent's metrics, looked up once.
@@ -148,6 +154,8 @@ pub(crate) struct Shared {
     /// The orchestrator was told of a free slot and has not looked yet.
     pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// When supervisor and orchestrator last turned.
+    pub(crate) pulse: Pulse,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }

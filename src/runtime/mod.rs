@@ -15,6 +15,7 @@ pub mod metric;
 pub mod outside;
 pub mod ports;
 pub mod promise;
+pub mod pulse;
 pub mod run_handle;
 pub mod settings;
 
@@ -29,6 +30,7 @@ mod call_record;
 mod core;
 mod gate;
 mod orchestrator;
+mod parked;
 mod permit;
 pub(crate) mod refusal;
 mod root;

@@ -13,6 +13,7 @@ use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
     metric,
+    parked::ParkedAt,
     refusal::Refusal,
     run_call,
     run_cell::{RunCell, RunInner, Told},
@@ -41,6 +42,8 @@ pub(crate) enum OrchestratorMessage {
     GateChanged(BreakerId),
     /// A slot is free, and somebody waited for one.
     SlotFreed,
+    /// Show that it turns.
+    Beat,
     /// Die, as a fault would make it.
     Crash,
 }
@@ -79,6 +82,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::SlotFreed => self.serve_line(),
+            OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             OrchestratorMessage::Crash => return Err("told to crash".into()),
         }
         Ok(())
@@ -117,6 +121,7 @@ impl OrchestratorActor {
                     break;
                 }
             }
+            inner.note_parked(&self.shared);
         }
         if lined {
             // A slot may have become free before the step stood in the line.
@@ -208,7 +213,7 @@ impl OrchestratorActor {
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
-        match handle.admit(&context) {
+        match handle.admit_parked(&context, &inner.parked) {
             Ok(permit) => {
                 let abort = run.ended.child_token();
                 inner.calls.insert(request.key, abort.clone());
@@ -284,6 +289,7 @@ impl OrchestratorActor {
                 if run.final_record().is_some() {
                     inner.plan.let_go();
                 }
+                inner.note_parked(&self.shared);
                 true
             }
         }
@@ -295,23 +301,22 @@ impl OrchestratorActor {
         metric::set(metric::LINE_LENGTH, Vec::new(), length as f64);
     }
 
+    /// Tells every run behind a gate that it shows something else. Trials that the gate keeps for parked runs are everybody's after this.
     fn gate_changed(&self, breaker: BreakerId) {
-        let behind: Vec<_> = self
-            .shared
-            .agents
-            .iter()
-            .filter(|agent| agent.guards().any(|guard| guard.id == breaker))
-            .map(|agent| agent.settings.name.clone())
-            .collect();
+        let behind: Vec<_> = self.shared.agents.iter().filter(|agent| agent.guard_of(breaker).is_some()).collect();
+        let Some(guard) = behind.first().and_then(|agent| agent.guard_of(breaker)) else { return };
+        // Before any run is told: whatever begins while they are told is news of its own.
+        let generation = guard.gate.generation();
         let mut runs = self.runs.live();
         // Trials are few: the oldest runs come first.
         runs.sort_by_key(|run| (run.class, run.number));
         for run in runs {
             for agent in &behind {
-                run.tell(Told::GateChanged(agent.clone()));
+                run.tell(Told::GateChanged(agent.settings.name.clone()));
             }
             self.turn(&run);
         }
+        guard.gate.offered(generation);
     }
 
     fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {
@@ -336,11 +341,13 @@ impl OrchestratorActor {
         if let Some(timer) = inner.wake.take() {
             timer.abort();
         }
+        inner.parked = ParkedAt::default();
         self.retire(run, record);
     }
 
     /// Ends a run whose plan is broken: what it says of itself may be wrong, so as little of it as possible is asked.
     fn fail(&self, run: &Arc<RunCell>, message: &str) {
+        lock(&run.inner).parked = ParkedAt::default();
         let envelope = Envelope::new(ErrorCode::Internal, message);
         let recorded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock(&run.inner).plan.record()));
         let Ok(mut record) = recorded else {

@@ -25,7 +25,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where time comes from.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since the start; never goes back.
+    /// Time since the clock's zero, which is its own choice; never goes back.
     fn now(&self) -> Timestamp;
     /// Unix time in milliseconds of a moment; for logs, events and dates only.
     fn unix_ms(&self, at: Timestamp) -> u64;
@@ -35,28 +35,39 @@ pub trait Clock: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     started: tokio::time::Instant,
-    started_unix_ms: u64,
+    /// What it showed when it was started.
+    origin: Timestamp,
+    /// The Unix time of [`Timestamp::ZERO`] in milliseconds.
+    unix_zero_ms: u64,
 }
 
 impl TokioClock {
-    /// A clock that starts now.
+    /// A clock that shows zero now.
     pub fn start() -> Self {
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self {
-            started: tokio::time::Instant::now(),
-            started_unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
-        }
+        let unix_zero_ms = u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX);
+        Self { started: tokio::time::Instant::now(), origin: Timestamp::ZERO, unix_zero_ms }
     }
+
+    /// A clock that shows the Unix time now, and from then on counts by itself: moments stay comparable over restarts of the process,
+    /// and a step of the system's clock moves nothing while it runs. For a service that takes up runs of the process before it.
+    pub fn since_unix_epoch() -> Self {
+        let origin = Timestamp::ZERO.after(unix_time());
+        Self { started: tokio::time::Instant::now(), origin, unix_zero_ms: 0 }
+    }
+}
+
+/// Zero if the system's clock is set before 1970.
+fn unix_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Clock for TokioClock {
     fn now(&self) -> Timestamp {
-        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
-        Timestamp::from_nanoseconds(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+        self.origin.after(tokio::time::Instant::now().saturating_duration_since(self.started))
     }
 
     fn unix_ms(&self, at: Timestamp) -> u64 {
-        self.started_unix_ms.saturating_add(at.millis())
+        self.unix_zero_ms.saturating_add(at.millis())
     }
 }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     call::{CallContext, CallError, CallReply},
     core::{Shared, lock},
+    parked::ParkedAt,
 };
 use crate::{
     model::{
@@ -73,6 +74,15 @@ pub(crate) struct RunInner {
     pub(crate) calls: HashMap<StepKey, CancellationToken>,
     /// The run's one timer.
     pub(crate) wake: Option<tokio::task::AbortHandle>,
+    /// The gates that count it as parked.
+    pub(crate) parked: ParkedAt,
+}
+
+impl RunInner {
+    /// Counts the run at the gates that it is parked at now.
+    pub(crate) fn note_parked(&mut self, shared: &Shared) {
+        self.parked.follow(&self.plan, shared);
+    }
 }
 
 impl RunCell {
@@ -90,7 +100,7 @@ impl RunCell {
             class,
             context,
             ended,
-            inner: Mutex::new(RunInner { plan, calls: HashMap::new(), wake: None }),
+            inner: Mutex::new(RunInner { plan, calls: HashMap::new(), wake: None, parked: ParkedAt::default() }),
             inbox: Mutex::new(VecDeque::from([Told::Start])),
             events: Mutex::new(Vec::new()),
             last_event: watch::Sender::new(0),

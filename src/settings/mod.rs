@@ -9,7 +9,7 @@ pub mod general;
 pub mod keys;
 pub mod layers;
 pub mod load;
-mod node;
+pub(crate) mod node;
 pub mod problem;
 pub mod provider;
 pub mod reader;

@@ -18,6 +18,7 @@ mod support;
 mod ageing;
 mod bulkhead;
 mod chaos;
+mod clock;
 mod gates;
 mod keys;
 mod lost;

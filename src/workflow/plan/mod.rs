@@ -7,6 +7,7 @@ mod end;
 mod event;
 mod finish;
 pub mod input;
+mod parked;
 pub mod record;
 pub mod restore;
 mod revise;
