@@ -1,4 +1,6 @@
 //! The journal against real files: what is kept, what is refused, what goes, what survives.
 
+mod failing;
+mod rest;
 mod runs;
-mod support;
+pub(super) mod support;
