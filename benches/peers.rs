@@ -2,7 +2,12 @@
 //! other; a fan-out of a hundred that is joined), as one JSON line each with the same keys, so that they can be read side by side.
 //!
 //!   cargo bench --bench peers -- [--runs 2000] [--fan-runs 200] [--journal FILE]
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a bench that cannot be set up has no figure")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a bench that cannot be set up has no figure"
+)]
 
 mod kit;
 

@@ -181,7 +181,20 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();
-    Ok(Settings { providers, agents, run, limits, serve, keys, instances, warnings, explained: report.rows() })
+    Ok(Settings {
+        providers,
+        agents,
+        run,
+        limits,
+        serve,
+        journal,
+        files,
+        capture,
+        keys,
+        instances,
+        warnings,
+        explained: report.rows(),
+    })
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
