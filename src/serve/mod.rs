@@ -9,6 +9,7 @@ pub mod answer;
 pub mod caps;
 pub mod cors;
 pub mod files;
+pub mod handover;
 pub mod health;
 pub mod http;
 pub mod router;

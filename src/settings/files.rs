@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{general::LIMIT_BYTES_MAX, keep::keep_or_for_ever, reader::Reader};
+use super::{general::LIMIT_BYTES_MAX, journal::SIZE_BYTES_MAX, keep::keep_or_for_ever, reader::Reader};
 
 const COUNT_MAX: u64 = 1_000_000_000;
 /// The most pictures, and the most uploads, at once.
@@ -41,7 +41,7 @@ pub(super) fn read_files(root: &mut Reader<'_, '_>) -> FilesTable {
     let table = FilesTable {
         file_bytes_max: number("file_bytes_max", 1, LIMIT_BYTES_MAX, 64 * 1024 * 1024),
         tenant_files_max: number("tenant_files_max", 1, COUNT_MAX, 100_000),
-        tenant_bytes_max: number("tenant_bytes_max", 1, LIMIT_BYTES_MAX, 64 * 1024 * 1024 * 1024),
+        tenant_bytes_max: number("tenant_bytes_max", 1, SIZE_BYTES_MAX, 64 * 1024 * 1024 * 1024),
         uploads_max: small(number("uploads_max", 1, AT_ONCE_MAX, 64)),
         pictures_max: small(number("pictures_max", 1, AT_ONCE_MAX, 2)),
         picture_side_max: u32::try_from(number("picture_side_max", 16, SIDE_MAX, 1_536)).unwrap_or(u32::MAX),

@@ -3,13 +3,14 @@
 use std::{path::PathBuf, time::Duration};
 
 use super::{
-    general::LIMIT_BYTES_MAX,
     keep::{keep, keep_or_for_ever},
     reader::Reader,
 };
 
 /// The smallest limit of a journal's file: below that the tables alone would fill it.
 const SIZE_BYTES_MIN: u64 = 1024 * 1024;
+/// The largest: 16 TiB.
+pub const SIZE_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024 * 1024;
 /// The most threads that answer queries.
 const READERS_MAX: u64 = 32;
 /// Where the journal lies unless the configuration says otherwise.
@@ -104,7 +105,7 @@ fn read_retention(journal: &mut Reader<'_, '_>) -> RetentionTable {
 }
 
 fn bytes_or_none(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<u64> {
-    let bytes = reader.whole(key, SIZE_BYTES_MIN, LIMIT_BYTES_MAX);
+    let bytes = reader.whole(key, SIZE_BYTES_MIN, SIZE_BYTES_MAX);
     reader.explain(key, bytes.map_or("off".to_owned(), |bytes| bytes.to_string()));
     bytes
 }

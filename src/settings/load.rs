@@ -168,8 +168,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     check_keys(&keys, &keys_place, &mut report.problems);
     let defaults_place = root.get("defaults").map_or(Origin::Default, |node| node.origin.clone());
     read_defaults(defaults, defaults_place, &mut report);
-    let mut found =
-        Found { sources, defaults, providers: read_providers(providers, defaults, sources.folder, &mut report) };
+    let providers = read_providers(providers, defaults, sources.folder, &mut report);
+    let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
     let mut agents = found.read_agents(agents, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
@@ -272,6 +272,8 @@ fn add_embedded(providers: &mut BTreeMap<Name, ReadProvider>, defaults: &Table, 
 struct Found<'a> {
     sources: &'a Sources<'a>,
     defaults: &'a Table,
+    /// The providers that the configuration names. An agent that leans on the embedded one by itself must not make a second of it.
+    named: Vec<Name>,
     providers: BTreeMap<Name, ReadProvider>,
 }
 
@@ -344,7 +346,7 @@ impl Found<'_> {
         report: &mut Report,
     ) -> Option<Name> {
         let key = key_path(&key_path("agents", agent.as_str()), "provider");
-        let names: Vec<&str> = self.providers.keys().map(Name::as_str).collect();
+        let names: Vec<&str> = self.named.iter().map(Name::as_str).collect();
         let chosen = match table.get("provider") {
             Some(node) => {
                 let Value::Text(text) = &node.value else {

@@ -15,4 +15,5 @@ mod events;
 mod fan_out;
 mod line;
 mod many;
+mod parked_first;
 mod parking;

@@ -215,10 +215,10 @@ async fn a_size_budget_lets_the_oldest_go_first() {
     let journal = SqliteJournal::open(JournalSettings { retention, ..place.settings() }).unwrap();
     for number in 0..200 {
         let mut run = place.run(&format!("run-{number}"));
-        let noise: Vec<String> = (0..100_u32)
-            .map(|place| format!("{:x}", (place + 1) * 2_654_435_761_u32.wrapping_mul(number + 1) % 1_000_000_007))
+        let noise: Vec<String> = (0..1_500_u32)
+            .map(|place| format!("{:x}", (place + 1).wrapping_mul(2_654_435_761_u32.wrapping_mul(number + 1))))
             .collect();
-        run.input.insert("noise".into(), json!(noise.concat().repeat(1)));
+        run.input.insert("noise".into(), json!(noise.concat()));
         run.input.insert("number".into(), Value::from(format!("{number}").repeat(700)));
         whole_run(&place, &journal, run, RunStatus::Completed).await;
     }
