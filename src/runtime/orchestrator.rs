@@ -12,9 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    metric,
-    refusal::Refusal,
-    run_call,
+    metric, run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::{RunTable, Waiting},
@@ -256,16 +254,16 @@ impl OrchestratorActor {
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
-        match handle.admit_parked(&context, &inner.parked) {
-            Ok(permit) => {
+        match handle.admit_any(&context, &inner.parked) {
+            Ok(admitted) => {
                 let abort = run.ended.child_token();
                 inner.calls.insert(request.key, abort.clone());
                 let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(handle, permit, context, run, &self.runs, step, request, abort);
+                run_call::start(admitted, context, run, &self.runs, step, request, abort);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.
-            Err(refusal @ Refusal::Bulkhead { .. }) => {
+            Err(refusal) if refusal.is_full() => {
                 Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
             }
             Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal, &context).envelope)),

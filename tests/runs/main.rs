@@ -17,4 +17,5 @@ mod fake_journal;
 mod fan_out;
 mod line;
 mod many;
+mod parked_first;
 mod parking;
