@@ -7,6 +7,8 @@ pub mod access;
 pub mod agent_server;
 pub mod answer;
 pub mod caps;
+pub mod cors;
+pub mod files;
 pub mod handover;
 pub mod health;
 pub mod http;
