@@ -187,11 +187,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         run,
         limits,
         serve,
-        keys,
-        instances,
         journal,
         files,
         capture,
+        keys,
+        instances,
         warnings,
         explained: report.rows(),
     })
