@@ -12,6 +12,7 @@ pub mod files;
 pub mod handover;
 pub mod health;
 pub mod http;
+pub mod listener;
 pub mod router;
 pub mod script;
 pub mod script_file;
