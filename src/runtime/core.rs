@@ -18,6 +18,7 @@ use super::{
     journal::Journal,
     metric,
     orchestrator::OrchestratorMessage,
+    pulse::Pulse,
     ports::{Backend, CallLog, Clock},
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
@@ -153,6 +154,8 @@ pub(crate) struct Shared {
     /// The orchestrator was told of a free slot and has not looked yet.
     pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
+    /// When supervisor and orchestrator last turned.
+    pub(crate) pulse: Pulse,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }

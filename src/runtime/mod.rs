@@ -16,6 +16,7 @@ pub mod metric;
 pub mod outside;
 pub mod ports;
 pub mod promise;
+pub mod pulse;
 pub mod run_handle;
 pub mod settings;
 

@@ -39,6 +39,8 @@ pub(crate) enum OrchestratorMessage {
     GateChanged(BreakerId),
     /// A slot is free, and somebody waited for one.
     SlotFreed,
+    /// Show that it turns.
+    Beat,
     /// Die, as a fault would make it.
     Crash,
 }
@@ -77,6 +79,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::SlotFreed => self.serve_line(),
+            OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             OrchestratorMessage::Crash => return Err("told to crash".into()),
         }
         Ok(())

@@ -64,6 +64,8 @@ pub(crate) enum SupervisorMessage {
     Act { breaker: BreakerId, act: BreakerAct },
     /// A timer may be due.
     Tick,
+    /// Show that it turns.
+    Beat,
     /// Die, as a fault would make it.
     Crash,
 }
@@ -159,6 +161,7 @@ impl SupervisorActor {
                 book.tick(now);
                 self.release_quarantined(book, now);
             }
+            SupervisorMessage::Beat => self.shared.pulse.supervisor_turned(now),
             SupervisorMessage::Crash => {}
         }
     }
