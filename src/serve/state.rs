@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{access::keys::KeyRing, answer::failure::Failure, caps::Caps};
 use crate::{
+    journal::journal::SqliteJournal,
     runtime::{engine::Runtime, handle::AgentHandle},
     settings::{general::Limits, serve::ServeSettings},
     workflow::checked::Workflow,
@@ -26,8 +27,8 @@ pub struct Service {
     pub limits: Limits,
     /// The workflows that it serves, by name.
     pub workflows: BTreeMap<String, Arc<Workflow>>,
-    /// The runtime, once there is one.
-    pub door: RuntimeDoor,
+    /// The runtime and its journal, once they are there.
+    pub door: Door,
     /// How it ends.
     pub ending: Ending,
     /// What `/metrics` shows; `None` where the program that the service is part of has a recorder of its own.
@@ -54,9 +55,14 @@ impl AppState {
         Self(Arc::new(service))
     }
 
-    /// The runtime. Waits for it where a predecessor still holds the journal.
-    pub async fn runtime(&self) -> Result<Arc<Runtime>, Failure> {
+    /// The runtime with its journal. Waits for them where a predecessor still holds the journal.
+    pub async fn running(&self) -> Result<Running, Failure> {
         self.door.wait(self.settings.handover_wait).await
+    }
+
+    /// The runtime; waits for it as [`AppState::running`] does.
+    pub async fn runtime(&self) -> Result<Arc<Runtime>, Failure> {
+        Ok(self.running().await?.runtime)
     }
 
     /// The agent of this name.
@@ -74,39 +80,51 @@ impl Deref for AppState {
     }
 }
 
+/// What does the work.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// The runtime.
+    pub runtime: Arc<Runtime>,
+    /// Where its runs are written down.
+    pub journal: Arc<SqliteJournal>,
+}
+
 /// Where the runtime is put once it is there, and taken from.
 #[derive(Debug)]
-pub struct RuntimeDoor {
-    runtime: watch::Sender<Option<Arc<Runtime>>>,
+pub struct Door {
+    running: watch::Sender<Option<Running>>,
 }
 
-impl Default for RuntimeDoor {
+impl Default for Door {
     fn default() -> Self {
-        Self { runtime: watch::Sender::new(None) }
+        Self { running: watch::Sender::new(None) }
     }
 }
 
-impl RuntimeDoor {
+impl Door {
     /// Lets requests in.
-    pub fn open(&self, runtime: Arc<Runtime>) {
-        self.runtime.send_replace(Some(runtime));
+    pub fn open(&self, running: Running) {
+        self.running.send_replace(Some(running));
     }
 
-    /// Lets no more requests in, and gives the runtime back.
-    pub fn shut(&self) -> Option<Arc<Runtime>> {
-        self.runtime.send_replace(None)
+    /// Lets no more requests in, and gives back what was there.
+    pub fn shut(&self) -> Option<Running> {
+        self.running.send_replace(None)
     }
 
-    /// The runtime, if it is there.
-    pub fn now(&self) -> Option<Arc<Runtime>> {
-        self.runtime.borrow().clone()
+    /// What is there now.
+    pub fn now(&self) -> Option<Running> {
+        self.running.borrow().clone()
     }
 
-    async fn wait(&self, longest: Duration) -> Result<Arc<Runtime>, Failure> {
-        let mut seen = self.runtime.subscribe();
+    async fn wait(&self, longest: Duration) -> Result<Running, Failure> {
+        if let Some(running) = self.now() {
+            return Ok(running);
+        }
+        let mut seen = self.running.subscribe();
         let there = seen.wait_for(Option::is_some);
         let found = tokio::time::timeout(longest, there).await.ok().and_then(Result::ok);
-        found.and_then(|runtime| runtime.clone()).ok_or_else(Failure::shutting_down)
+        found.and_then(|running| running.clone()).ok_or_else(Failure::shutting_down)
     }
 }
 

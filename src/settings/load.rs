@@ -15,6 +15,7 @@ use super::{
     agent_backend::Files,
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    journal::{JournalSettings, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
@@ -32,16 +33,15 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 9] = ["agents", "defaults", "keys", "limits", "node", "places", "providers", "run", "serve"];
+const TABLES: [&str; 10] = ["agents", "defaults", "journal", "keys", "limits", "node", "places", "providers", "run", "serve"];
 /// Tables that later versions know.
-const LATER: [&str; 20] = [
+const LATER: [&str; 19] = [
     "adaptive",
     "budgets",
     "callers",
     "capture",
     "cluster",
     "features",
-    "journal",
     "ladders",
     "lines",
     "logs",
@@ -99,6 +99,8 @@ pub struct Settings {
     pub limits: Limits,
     /// How the service serves.
     pub serve: ServeSettings,
+    /// How runs are written down.
+    pub journal: JournalSettings,
     /// Who may use it; none = whoever reaches it.
     pub keys: Vec<KeySettings>,
     /// Nodes that share this configuration; counts are already divided by it.
@@ -139,6 +141,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let limits = read_limits(&mut reader);
     let instances = read_instances(&mut reader);
     let serve = read_serve(&mut reader);
+    let journal = read_journal(&mut reader);
     let keys = read_keys(&mut reader);
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
@@ -158,7 +161,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();
-    Ok(Settings { providers, agents, run, limits, serve, keys, instances, warnings, explained: report.rows() })
+    Ok(Settings { providers, agents, run, limits, serve, journal, keys, instances, warnings, explained: report.rows() })
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.

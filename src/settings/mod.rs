@@ -6,6 +6,7 @@ mod breaker;
 pub mod endpoint;
 pub mod folder;
 pub mod general;
+pub mod journal;
 pub mod keys;
 pub mod layers;
 pub mod load;

@@ -10,6 +10,7 @@ use axum::{
 
 use super::keys::Key;
 use crate::{
+    journal::query::TenantScope,
     model::{
         contract,
         envelope::ErrorCode,
@@ -80,6 +81,11 @@ impl Caller {
     /// Whether things of `tenant` are this caller's to see.
     pub fn sees(&self, tenant: Option<&str>) -> bool {
         self.is_operator() || self.tenant.as_deref() == tenant
+    }
+
+    /// Whose things this caller's questions are about.
+    pub fn scope(&self) -> TenantScope {
+        if self.is_operator() { TenantScope::All } else { TenantScope::One(self.tenant.clone()) }
     }
 
     /// The key's name.
