@@ -5,11 +5,16 @@
 
 pub mod access;
 pub mod agent_server;
+pub mod agents;
 pub mod answer;
 pub mod caps;
+pub mod description;
 pub mod health;
 pub mod http;
+pub mod metrics;
+pub mod operator;
 pub mod router;
+pub mod runs;
 pub mod script;
 pub mod script_file;
 pub mod state;

@@ -25,6 +25,8 @@ pub struct Service {
     pub caps: Caps,
     /// What inputs may be.
     pub limits: Limits,
+    /// No run takes longer; `None` = only the workflow's own deadline holds.
+    pub run_deadline: Option<Duration>,
     /// The workflows that it serves, by name.
     pub workflows: BTreeMap<String, Arc<Workflow>>,
     /// The runtime and its journal, once they are there.
