@@ -108,12 +108,12 @@ impl Backends {
     }
 }
 
-/// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(
+/// A runtime's builder with all agents of the settings.
+pub(super) fn builder(
     project: &Project,
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
-) -> Result<Runtime, Stop> {
+) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
     if let Some(call_log) = call_log {
@@ -125,7 +125,16 @@ pub(super) async fn runtime(
     for agent in &settings.agents {
         builder = builder.agent(agent.settings.clone(), backends.of(project, settings, agent)?);
     }
-    builder.start().await.map_err(Stop::usage)
+    Ok(builder)
+}
+
+/// Starts a runtime with all agents of the settings.
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
+    builder(project, settings, call_log)?.start().await.map_err(Stop::usage)
 }
 
 fn options_of(project: &Project, endpoint: &Endpoint, limits: Limits) -> Result<ProviderOptions, Stop> {

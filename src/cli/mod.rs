@@ -8,6 +8,7 @@ mod check_command;
 mod exit;
 mod init_command;
 mod input;
+mod journal_place;
 mod key_command;
 mod main;
 mod places;

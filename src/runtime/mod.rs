@@ -19,6 +19,7 @@ pub mod promise;
 pub mod pulse;
 pub mod run_handle;
 pub mod settings;
+pub mod unix_clock;
 
 pub mod book;
 pub mod supervisor;
