@@ -17,8 +17,7 @@ const PAGE: &str = include_str!("description.html");
 
 /// The routes that describe all others.
 pub fn routes(mut description: OpenApi) -> Router<AppState> {
-    description.info.title = "Watertight".to_owned();
-    description.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    description.info = utoipa::openapi::Info::new("Watertight", env!("CARGO_PKG_VERSION"));
     description.info.description = Some(
         "Supervised pipelines of LLM agents. Every error is an envelope: {\"error\": {\"error_code\", \"message\", ...}}.".to_owned(),
     );
