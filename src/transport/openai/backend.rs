@@ -40,7 +40,7 @@ impl OpenAiAgent {
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
-        let chat = request::chat(&self.agent, &request.input, wanted)?;
+        let chat = request::chat(&self.agent, request, wanted)?;
         let outgoing = Outgoing {
             method: Method::POST,
             path: CHAT_PATH.to_owned(),
