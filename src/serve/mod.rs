@@ -18,3 +18,5 @@ pub mod runs;
 pub mod script;
 pub mod script_file;
 pub mod state;
+#[cfg(test)]
+mod tests;
