@@ -576,6 +576,7 @@ mod backend {
             prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::clone(slot) as Arc<dyn Send + Sync>),
+            relay: None,
         }
     }
 

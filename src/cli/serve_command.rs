@@ -6,15 +6,15 @@ use futures_util::FutureExt as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
-    args::ServeArgs, assemble, call_log_file::CallLogFile, exit::Stop, journal_place::JournalPlace, project::Project,
-    say::say, told_to_stop::told_to_stop,
+    args::ServeArgs, assemble, call_log_file::CallLogFile, exit::Stop, project::Project, say::say,
+    storage::{file_settings, journal_settings}, told_to_stop::told_to_stop,
 };
 use crate::{
-    journal::journal::SqliteJournal,
+    journal::{files::store::FileStore, journal::SqliteJournal},
     model::call_log::CallRecord,
     runtime::{journal::Journal, ports::CallLog, unix_clock::UnixClock},
     serve::{
-        access::keys::KeyRing,
+        access::{keys::KeyRing, signature::Signer},
         agents::acts::restore_modes,
         answer::failure::Failure,
         caps::Caps,
@@ -43,7 +43,6 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
     check_reach(&settings, &keys)?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
-    let place = JournalPlace::of(&settings.journal, &project.folder)?;
     let listen = settings.serve.listen;
     let cannot = |error: std::io::Error| Stop::Usage(format!("cannot listen on {listen}: {error}"));
     let listener = tokio::net::TcpListener::bind(listen).await.map_err(cannot)?;
@@ -57,16 +56,17 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         run_deadline: settings.run.deadline,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),
+        signer: Signer::of_chance().map_err(Stop::usage)?,
         ending: Ending::default(),
         metrics: Some(page),
     });
-    let running = start(&project, &settings, &place, log.as_ref()).await?;
-    state.door.open(running);
+    let running = start(&project, &settings, log.as_ref()).await?;
+    state.door.open(Arc::new(running));
     // Heard from here on: whoever reads that it listens may stop it at once.
     let mut stop = Box::pin(told_to_stop());
     let is_stopped = stop.as_mut().now_or_never().is_some();
     if !is_stopped {
-        announce(&project.folder, address, &state, &settings, &place);
+        announce(&project.folder, address, &state, &settings);
         serve_until(&listener, &state, stop).await;
     }
     drop(listener);
@@ -92,19 +92,21 @@ pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Sto
 async fn start(
     project: &Project,
     settings: &Settings,
-    place: &JournalPlace,
     log: Option<&Arc<CallLogFile>>,
 ) -> Result<Running, Stop> {
-    let (opened, wait) = (place.opened.clone(), settings.serve.handover_wait);
+    let opened = journal_settings(settings, &project.folder);
+    let shown = opened.path.display().to_string();
+    let wait = settings.serve.handover_wait;
     let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(opened, wait));
     let journal = opening.await.map_err(Stop::usage)?;
-    let journal = journal.map_err(|error| Stop::Usage(format!("{}: {error}", place.shown())))?;
+    let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let logs = CallLogs { ledger: journal.usage_log(), file: log.map(Arc::clone) };
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)))?;
     let builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
-    let running = Running { runtime, journal };
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
+    let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
     restore_modes(&running).await.map_err(wrong)?;
     let stored = running.journal.take_over().await.map_err(Stop::usage)?;
@@ -130,7 +132,7 @@ impl CallLog for CallLogs {
     }
 }
 
-fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Settings, place: &JournalPlace) {
+fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Settings) {
     let names = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let workflows = names(state.workflows.keys().map(String::as_str).collect());
     let agents = names(settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect());
@@ -139,7 +141,7 @@ fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Set
     say(&format!("  workflows: {workflows}"));
     say(&format!("  agents: {agents}"));
     say(&format!("  keys: {keys}"));
-    say(&format!("  journal: {}", place.shown()));
+    say(&format!("  journal: {}", folder.join(&settings.journal.path).display()));
 }
 
 /// Serves until it is told to stop; then nothing new comes in.
@@ -184,9 +186,8 @@ async fn keep_up(state: &AppState) {
 
 /// Writes down what is left and lets go of the journal.
 async fn end(state: &AppState) {
-    if let Some(Running { runtime, journal }) = state.door.shut() {
-        runtime.drain(Duration::ZERO).await;
-        drop(runtime);
-        journal.close().await;
+    if let Some(running) = state.door.shut() {
+        running.runtime.drain(Duration::ZERO).await;
+        running.journal.close().await;
     }
 }

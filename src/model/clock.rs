@@ -1,11 +1,12 @@
-//! Our time is a number: nanoseconds since the runtime started. It can be stored, replayed and typed into a test.
+//! Our time is a number: nanoseconds since a zero that the clock's owner chose: the start of the runtime, of a recording, or Unix time's
+//! own, where moments must outlive the process. It can be stored, replayed and typed into a test.
 //! Nothing here reads a clock; whoever owns one hands the number in.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, in nanoseconds since the start of the runtime (or of the recording that is replayed).
+/// A moment, in nanoseconds since the clock's zero. Unix time fits until the year 2554.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(u64);

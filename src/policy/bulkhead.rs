@@ -134,7 +134,9 @@ impl Bulkhead {
             return RETRY_AFTER_MAX;
         }
         let count = f64::from(self.in_flight);
-        let age_mean = (now.nanoseconds() as f64 - self.started_sum as f64 / count).max(0.0) / 1e9;
+        // Whole numbers to the end: where moments are Unix times, a float could not tell two of them apart.
+        let age_sum = (u128::from(now.nanoseconds()) * u128::from(self.in_flight)).saturating_sub(self.started_sum);
+        let age_mean = age_sum as f64 / count / 1e9;
         let hold_mean = self.hold_mean.map_or(age_mean * 2.0, |mean| mean.as_secs_f64());
         let estimate = (hold_mean - age_mean).max(hold_mean / count);
         let spread = estimate.max(RETRY_AFTER_MIN.as_secs_f64()) * (1.0 + RETRY_AFTER_SPREAD * jitter);
@@ -190,16 +192,19 @@ mod tests {
 
     #[test]
     fn retry_after_comes_from_how_long_slots_are_held() {
-        let mut bulkhead = Bulkhead::single(2);
-        // Calls of 8 s; both slots taken together at 100 s: at 103 s about 5 s are left.
-        let seconds = |seconds: u64| Timestamp::from_millis(seconds * 1_000);
-        bulkhead.try_take(0, Timestamp::ZERO, CHANCE).unwrap();
-        bulkhead.give_back(0, Timestamp::ZERO, seconds(8));
-        for _ in 0..2 {
-            bulkhead.try_take(0, seconds(100), CHANCE).unwrap();
+        // A clock that begins with the runtime, and one that shows Unix time.
+        for zero in [Timestamp::ZERO, Timestamp::from_millis(1_796_000_000_123)] {
+            let mut bulkhead = Bulkhead::single(2);
+            // Calls of 8 s; both slots taken together at 100 s: at 103 s about 5 s are left.
+            let seconds = |seconds: u64| zero.after(Duration::from_secs(seconds));
+            bulkhead.try_take(0, zero, CHANCE).unwrap();
+            bulkhead.give_back(0, zero, seconds(8));
+            for _ in 0..2 {
+                bulkhead.try_take(0, seconds(100), CHANCE).unwrap();
+            }
+            let full = bulkhead.try_take(0, seconds(103), CHANCE).unwrap_err();
+            assert!((5.0..=6.25).contains(&full.retry_after.as_secs_f64()), "{full:?}");
         }
-        let full = bulkhead.try_take(0, seconds(103), CHANCE).unwrap_err();
-        assert!((5.0..=6.25).contains(&full.retry_after.as_secs_f64()), "{full:?}");
     }
 
     proptest! {

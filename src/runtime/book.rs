@@ -148,6 +148,11 @@ impl Book {
         });
     }
 
+    /// A caller has turned the gate half-open, in `generation`, and left its trials to others.
+    pub(crate) fn opened(&mut self, id: BreakerId, generation: u32, at: Timestamp) {
+        self.change(id, |breaker| follow_gate(breaker, generation, at).into_iter().collect());
+    }
+
     /// A pass that ended as if it had never been. Its trial is back on the gate already.
     pub(crate) fn released(&mut self, id: BreakerId, pass: Pass, at: Timestamp) {
         self.change(id, |breaker| breaker.release(pass, at).transitions);
@@ -190,16 +195,21 @@ impl Book {
         }
     }
 
-    /// Everything a half-open breaker was told may be lost with a supervisor: its trials begin anew.
-    pub(crate) fn recover(&mut self, now: Timestamp) {
+    /// Everything a half-open breaker was told may be lost with a supervisor: its trials begin anew. Which ones do.
+    pub(crate) fn recover(&mut self, now: Timestamp) -> Vec<BreakerId> {
+        let mut anew = Vec::new();
         for id in (0..self.entries.len()).map(BreakerId) {
             let Some(shown) = self.entries.get(id.0).map(|entry| entry.gate.generation()) else { continue };
             self.change(id, |breaker| {
                 let opened = follow_gate(breaker, shown, now);
                 breaker.restart_trials(now);
+                if breaker.state() == StateName::HalfOpen {
+                    anew.push(id);
+                }
                 opened.into_iter().collect()
             });
         }
+        anew
     }
 
     /// Changes one breaker, then publishes its gate, tells its transitions and arms its timer.
@@ -387,12 +397,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::policy::{
-        breaker::{
-            settings::{BreakerSettings, HalfOpenBy, Scope},
-            state::GateView,
+    use crate::{
+        policy::{
+            breaker::{
+                settings::{BreakerSettings, HalfOpenBy, Scope},
+                state::GateView,
+            },
+            chance::Chance,
         },
-        chance::Chance,
+        runtime::gate::Asker,
     };
 
     fn opened(by: HalfOpenBy) -> (Book, Guard) {
@@ -409,7 +422,7 @@ mod tests {
     }
 
     fn take(guard: &Guard, id: u64, now: Timestamp) -> (Pass, bool) {
-        let passed = guard.gate.pass(now).unwrap();
+        let passed = guard.gate.pass(now, Asker::Anyone).unwrap();
         (Pass { id, generation: passed.generation, kind: passed.kind }, passed.opened_it)
     }
 
@@ -439,7 +452,7 @@ mod tests {
         book.trial_taken(guard.id, first, opened_it, at(30));
         let snapshot = book.snapshot(guard.id).unwrap();
         assert_eq!((snapshot.state, snapshot.generation), (StateName::HalfOpen, guard.gate.generation()));
-        assert_eq!((1..9).filter(|_| guard.gate.pass(at(31)).is_ok()).count(), 4);
+        assert_eq!((1..9).filter(|_| guard.gate.pass(at(31), Asker::Anyone).is_ok()).count(), 4);
     }
 
     /// The word of the first caller died with the supervisor.
@@ -451,7 +464,11 @@ mod tests {
             book.recover(at(31));
             assert_eq!(book.snapshot(guard.id).unwrap().state, StateName::HalfOpen);
             guard.gate.give_back(lost.generation);
-            assert_eq!((0..9).filter(|_| guard.gate.pass(at(31)).is_ok()).count(), 5, "the lost one is void");
+            assert_eq!(
+                (0..9).filter(|_| guard.gate.pass(at(31), Asker::Anyone).is_ok()).count(),
+                5,
+                "the lost one is void"
+            );
         }
     }
 }

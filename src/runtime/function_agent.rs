@@ -307,6 +307,7 @@ mod tests {
             prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold,
+            relay: None,
         }
     }
 

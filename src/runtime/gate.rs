@@ -3,24 +3,50 @@
 //! Picture a door with a number on it (the generation) and a row of tickets (the trials). A caller takes a ticket by compare-and-swap
 //! on door, number and row together, so exactly as many pass as there were tickets, whatever the threads; a ticket that comes back
 //! to a door with another number is void.
+//!
+//! Runs that are parked before the door are counted on it. When it turns half-open, as many tickets are kept for them: others take only
+//! what is beyond, until the orchestrator has offered the tickets to those runs, or for [`PARKED_FIRST_MAX`] at most. What is kept is
+//! part of the word, so it ends with the door's number like everything else.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
 
 use crate::{
     model::clock::Timestamp,
     policy::breaker::state::{GateView, PassKind, Reason, Refusal},
 };
 
+/// Trials that are kept for parked runs are open to everybody after this, counted from the first caller who was sent away because of
+/// them: an orchestrator that is dead or far behind keeps nobody waiting. Not longer than what such a caller is told to wait.
+pub(crate) const PARKED_FIRST_MAX: Duration = Duration::from_secs(1);
+/// The most trials that are kept: what the word has room for.
+const KEPT_MAX: u16 = (1 << 13) - 1;
+
 /// The gate of one breaker. The supervisor is the only one who changes its state; callers only take and return trials, and the first
 /// caller after the open time may turn an open gate half-open.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Generation (32 bits), free trials (16), spare (13), timed (1), state (2).
+    /// Generation (32 bits), free trials (16), those of them that are kept for parked runs (13), timed (1), state (2).
     word: AtomicU64,
     /// When a refusing gate can change by itself, in nanoseconds; [`Timestamp::NEVER`] if it cannot.
     until: AtomicU64,
     reason: AtomicU8,
     trials: u16,
+    /// Runs that are parked before this gate; written by the orchestrator.
+    parked: AtomicU32,
+    /// When the first caller was sent away because of kept trials, in nanoseconds; [`Timestamp::NEVER`] if none was.
+    sent_away: AtomicU64,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Anybody: gets what is not kept for others.
+    Anyone,
+    /// A run that is counted as parked before this gate.
+    ParkedRun,
 }
 
 /// What a caller got.
@@ -30,6 +56,14 @@ pub(crate) struct Passed {
     pub(crate) kind: PassKind,
     /// This caller turned the gate from open to half-open.
     pub(crate) opened_it: bool,
+}
+
+/// A gate that let nobody pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shut {
+    pub(crate) refusal: Refusal,
+    /// This caller turned the gate half-open, in this generation, but every trial is kept for others: the supervisor must hear of it.
+    pub(crate) opened: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +78,8 @@ struct Word {
     state: State,
     timed: bool,
     free: u16,
+    /// Never more than `free`.
+    kept: u16,
     generation: u32,
 }
 
@@ -54,7 +90,8 @@ impl Word {
             State::Probe => 1,
             State::Refuse => 2,
         };
-        u64::from(self.generation) << 32 | u64::from(self.free) << 16 | u64::from(self.timed) << 2 | state
+        let kept = u64::from(self.kept.min(KEPT_MAX));
+        u64::from(self.generation) << 32 | u64::from(self.free) << 16 | kept << 3 | u64::from(self.timed) << 2 | state
     }
 
     fn unpack(word: u64) -> Self {
@@ -65,20 +102,32 @@ impl Word {
         };
         // The casts cut out exactly the bits of each field.
         #[allow(clippy::cast_possible_truncation)]
-        let (free, generation) = ((word >> 16) as u16, (word >> 32) as u32);
-        Self { state, timed: word & 0b100 != 0, free, generation }
+        let (free, kept, generation) = ((word >> 16) as u16, (word >> 3) as u16 & KEPT_MAX, (word >> 32) as u32);
+        Self { state, timed: word & 0b100 != 0, free, kept, generation }
+    }
+
+    /// The same with one trial less, taken by `asker`; `None` if none is there for it.
+    fn taken_by(self, asker: Asker) -> Option<Self> {
+        let kept = match asker {
+            Asker::ParkedRun => self.kept.saturating_sub(1),
+            Asker::Anyone => self.kept,
+        };
+        let free = self.free.checked_sub(1).filter(|free| *free >= kept)?;
+        Some(Self { free, kept, ..self })
     }
 }
 
 impl Gate {
     /// A gate that shows `view`.
     pub(crate) fn new(view: GateView, generation: u32, trials: u32) -> Self {
-        let vacant = Word { state: State::Admit, timed: false, free: 0, generation };
+        let vacant = Word { state: State::Admit, timed: false, free: 0, kept: 0, generation };
         let gate = Self {
             word: AtomicU64::new(vacant.pack()),
             until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
             reason: AtomicU8::new(0),
             trials: u16::try_from(trials).unwrap_or(u16::MAX),
+            parked: AtomicU32::new(0),
+            sent_away: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
         };
         gate.publish(view, generation);
         gate
@@ -94,7 +143,7 @@ impl Gate {
             GateView::Refuse(refusal) => (State::Refuse, 0, Some(refusal.reason), refusal.until),
         };
         let timed = reason.is_some_and(is_timed) && until.is_some();
-        let word = Word { state, timed, free, generation };
+        let word = Word { state, timed, free, kept: self.kept_of(free), generation };
         let mut seen = self.word.load(Ordering::Acquire);
         loop {
             let present = Word::unpack(seen);
@@ -108,6 +157,7 @@ impl Gate {
             }
             self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
             self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
+            self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
             // A swap, not a store: the first caller may be taking its trial at this very moment.
             match self.word.compare_exchange_weak(seen, word.pack(), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
@@ -122,26 +172,76 @@ impl Gate {
     }
 
     /// Passes the gate at `now`, or is refused. Never waits.
-    pub(crate) fn pass(&self, now: Timestamp) -> Result<Passed, Refusal> {
+    pub(crate) fn pass(&self, now: Timestamp, asker: Asker) -> Result<Passed, Shut> {
         loop {
             let seen = self.word.load(Ordering::Acquire);
             let word = Word::unpack(seen);
-            let (next, opened_it) = match word.state {
+            let (half_open, opened_it) = match word.state {
                 State::Admit => {
                     return Ok(Passed { generation: word.generation, kind: PassKind::Plain, opened_it: false });
                 }
-                State::Probe if word.free > 0 => (Word { free: word.free - 1, ..word }, false),
-                State::Refuse if word.timed && self.until() <= now && self.trials > 0 => {
-                    let generation = word.generation.wrapping_add(1);
-                    (Word { state: State::Probe, timed: false, free: self.trials - 1, generation }, true)
-                }
-                State::Probe | State::Refuse => return Err(self.refusal(word)),
+                State::Probe => (self.with_kept_in_time(word, asker, now), false),
+                State::Refuse if word.timed && self.until() <= now && self.trials > 0 => (self.half_opened(word), true),
+                State::Refuse => return Err(Shut { refusal: self.refusal(word), opened: None }),
             };
-            let swapped = self.word.compare_exchange_weak(seen, next.pack(), Ordering::AcqRel, Ordering::Acquire);
-            if swapped.is_ok() {
-                return Ok(Passed { generation: next.generation, kind: PassKind::Trial, opened_it });
+            let taken = half_open.taken_by(asker);
+            if taken.is_none() && !opened_it {
+                return Err(Shut { refusal: self.refusal(word), opened: None });
             }
+            let next = taken.unwrap_or(half_open);
+            if self.word.compare_exchange_weak(seen, next.pack(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+                continue;
+            }
+            let generation = next.generation;
+            return match taken {
+                Some(_) => Ok(Passed { generation, kind: PassKind::Trial, opened_it }),
+                None => Err(Shut { refusal: self.refusal(next), opened: Some(generation) }),
+            };
         }
+    }
+
+    /// What the first caller after the open time turns an open gate into.
+    fn half_opened(&self, word: Word) -> Word {
+        // Before the swap, so that nobody meets an earlier half-open state's time.
+        self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
+        let generation = word.generation.wrapping_add(1);
+        let (free, kept) = (self.trials, self.kept_of(self.trials));
+        Word { state: State::Probe, timed: false, free, kept, generation }
+    }
+
+    /// How many of `free` trials are kept for the runs that are parked now.
+    fn kept_of(&self, free: u16) -> u16 {
+        let parked = u16::try_from(self.parked.load(Ordering::Acquire)).unwrap_or(u16::MAX);
+        free.min(parked).min(KEPT_MAX)
+    }
+
+    /// The word without what was kept for too long. Whoever finds all that is left kept for others begins to count that time.
+    fn with_kept_in_time(&self, word: Word, asker: Asker, now: Timestamp) -> Word {
+        if asker == Asker::ParkedRun || word.free > word.kept || word.kept == 0 {
+            return word;
+        }
+        let (never, at) = (Timestamp::NEVER.nanoseconds(), now.nanoseconds());
+        let began = self.sent_away.compare_exchange(never, at, Ordering::AcqRel, Ordering::Acquire);
+        let began = Timestamp::from_nanoseconds(began.map_or_else(|earlier| earlier, |_| at));
+        if began.after(PARKED_FIRST_MAX) <= now { Word { kept: 0, ..word } } else { word }
+    }
+
+    /// The parked runs have been offered the trials of `generation`: what they left is everybody's.
+    pub(crate) fn offered(&self, generation: u32) {
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
+            let word = Word::unpack(seen);
+            (word.generation == generation && word.kept > 0).then(|| Word { kept: 0, ..word }.pack())
+        });
+    }
+
+    /// One more run is parked before this gate.
+    pub(crate) fn run_parked(&self) {
+        self.parked.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A run that was counted is not parked here any longer.
+    pub(crate) fn run_left(&self) {
+        self.parked.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Passes at `now` without a trial while the breaker above is not closed. An open gate still refuses, until its time is over:
@@ -254,12 +354,12 @@ mod tests {
                         start.wait();
                         let mut passed = 0;
                         for _ in 0..125 {
-                            match gate.pass(Timestamp::from_millis(1_000)) {
+                            match gate.pass(Timestamp::from_millis(1_000), Asker::Anyone) {
                                 Ok(pass) => {
                                     assert_eq!((pass.generation, pass.kind), (round + 1, PassKind::Trial));
                                     passed += 1;
                                 }
-                                Err(refusal) => assert_eq!(refusal.reason, Reason::FailureShare),
+                                Err(shut) => assert_eq!(shut.refusal.reason, Reason::FailureShare),
                             }
                         }
                         passed
@@ -274,8 +374,8 @@ mod tests {
     #[test]
     fn the_timer_after_the_first_caller_gives_no_trial_anew() {
         let gate = Gate::new(open(1_000), 3, 5);
-        assert!(gate.pass(Timestamp::from_millis(999)).is_err());
-        assert!(gate.pass(Timestamp::from_millis(1_000)).unwrap().opened_it);
+        assert!(gate.pass(Timestamp::from_millis(999), Asker::Anyone).is_err());
+        assert!(gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap().opened_it);
         gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 4);
         assert_eq!(gate.look(), GateView::Probe { free: 4, reason: Reason::FailureShare });
     }
@@ -284,13 +384,13 @@ mod tests {
     fn a_trial_comes_back_only_to_its_own_generation() {
         let gate = Gate::new(open(0), 1, 2);
         for _ in 0..2 {
-            gate.pass(Timestamp::ZERO).unwrap();
+            gate.pass(Timestamp::ZERO, Asker::Anyone).unwrap();
         }
-        assert!(gate.pass(Timestamp::ZERO).is_err());
+        assert!(gate.pass(Timestamp::ZERO, Asker::Anyone).is_err());
         gate.give_back(1);
-        assert!(gate.pass(Timestamp::ZERO).is_err(), "an earlier generation");
+        assert!(gate.pass(Timestamp::ZERO, Asker::Anyone).is_err(), "an earlier generation");
         gate.give_back(2);
-        assert!(gate.pass(Timestamp::ZERO).is_ok());
+        assert!(gate.pass(Timestamp::ZERO, Asker::Anyone).is_ok());
         gate.give_back(2);
         gate.give_back(2);
         gate.give_back(2);
@@ -302,14 +402,14 @@ mod tests {
         for reason in [Reason::Forced, Reason::CrashLoop, Reason::KeyRejected] {
             let refusal = Refusal { reason, until: Some(Timestamp::from_millis(5)) };
             let gate = Gate::new(GateView::Refuse(refusal), 1, 5);
-            assert_eq!(gate.pass(Timestamp::from_millis(9_999)), Err(refusal));
+            assert_eq!(gate.pass(Timestamp::from_millis(9_999), Asker::Anyone), Err(Shut { refusal, opened: None }));
         }
     }
 
     #[test]
     fn a_late_word_of_an_earlier_generation_does_not_shut_what_a_caller_opened() {
         let gate = Gate::new(open(1_000), u32::MAX, 5);
-        let first = gate.pass(Timestamp::from_millis(1_000)).unwrap();
+        let first = gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap();
         assert_eq!((first.generation, gate.generation()), (0, 0), "generations wrap around");
         gate.publish(open(5_000), u32::MAX);
         assert_eq!(gate.look(), GateView::Probe { free: 4, reason: Reason::FailureShare });
@@ -340,7 +440,8 @@ mod tests {
         let passed: Vec<AtomicU8> = (0..GATES).map(|_| AtomicU8::new(0)).collect();
         let due = AtomicU64::new(0);
         let pass = |index: usize, tries: usize| {
-            let passes = (0..tries).filter(|_| gates[index].pass(Timestamp::from_millis(1_000)).is_ok()).count();
+            let passes =
+                (0..tries).filter(|_| gates[index].pass(Timestamp::from_millis(1_000), Asker::Anyone).is_ok()).count();
             passed[index].fetch_add(u8::try_from(passes).unwrap(), Ordering::SeqCst);
         };
         std::thread::scope(|scope| {
@@ -365,6 +466,151 @@ mod tests {
         for (index, passed) in passed.iter().enumerate() {
             pass(index, 9);
             assert_eq!(passed.load(Ordering::SeqCst), 5, "gate {index}");
+        }
+    }
+
+    /// A gate whose open time is over, with so many runs parked before it.
+    fn with_parked(runs: u32) -> Gate {
+        let gate = Gate::new(open(1_000), 1, 5);
+        (0..runs).for_each(|_| gate.run_parked());
+        gate
+    }
+
+    fn takes(gate: &Gate, asker: Asker, at_ms: u64) -> usize {
+        (0..20).filter(|_| gate.pass(Timestamp::from_millis(at_ms), asker).is_ok()).count()
+    }
+
+    #[test]
+    fn what_is_kept_for_parked_runs_nobody_else_takes() {
+        for (runs, for_anyone) in [(0, 5), (1, 4), (2, 3), (5, 0), (900, 0)] {
+            for by_timer in [true, false] {
+                let gate = with_parked(runs);
+                if by_timer {
+                    gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+                }
+                assert_eq!(takes(&gate, Asker::Anyone, 1_000), for_anyone, "{runs} parked");
+                assert_eq!(takes(&gate, Asker::ParkedRun, 1_000), 5 - for_anyone, "{runs} parked");
+                assert_eq!(takes(&gate, Asker::Anyone, 99_000), 0, "five in all");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_opens_the_gate_for_others_says_so_once() {
+        let gate = with_parked(7);
+        let first = gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap_err();
+        assert_eq!((first.opened, first.refusal.until), (Some(2), None), "half-open: nobody knows until when");
+        assert_eq!(gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap_err().opened, None);
+        assert_eq!(gate.look(), GateView::Probe { free: 5, reason: Reason::FailureShare });
+        let own = with_parked(7).pass(Timestamp::from_millis(1_000), Asker::ParkedRun).unwrap();
+        assert!(own.opened_it);
+    }
+
+    #[test]
+    fn what_the_parked_runs_leave_is_everybodys() {
+        let gate = with_parked(5);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 0);
+        assert!(gate.pass(Timestamp::from_millis(1_001), Asker::ParkedRun).is_ok());
+        gate.offered(1);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_002), 0, "that was another generation");
+        gate.offered(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_003), 4);
+        // One that comes back is everybody's too.
+        gate.give_back(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_004), 1);
+    }
+
+    #[test]
+    fn a_trial_that_a_parked_run_gives_back_is_kept_for_nobody() {
+        let gate = with_parked(5);
+        assert!(gate.pass(Timestamp::from_millis(1_000), Asker::ParkedRun).is_ok());
+        gate.give_back(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 1);
+        assert_eq!(takes(&gate, Asker::ParkedRun, 1_000), 4);
+    }
+
+    #[test]
+    fn nobody_stands_back_for_longer_than_the_bound() {
+        let bound = u64::try_from(PARKED_FIRST_MAX.as_millis()).unwrap();
+        for round in 0..3_u32 {
+            let gate = with_parked(5);
+            // However long it is half-open before anybody comes: the time of whoever comes first counts.
+            let came = 1_000 + u64::from(round) * 77_000;
+            if round > 0 {
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+            }
+            assert_eq!(takes(&gate, Asker::Anyone, came), 0);
+            assert_eq!(takes(&gate, Asker::Anyone, came + bound - 1), 0);
+            assert_eq!(takes(&gate, Asker::Anyone, came + bound), 5, "round {round}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_ends_with_its_generation() {
+        let forced = Refusal { reason: Reason::Forced, until: None };
+        let gate = with_parked(5);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 0);
+        gate.publish(GateView::Refuse(forced), 3);
+        for asker in [Asker::Anyone, Asker::ParkedRun] {
+            assert_eq!(gate.pass(Timestamp::from_millis(9_000), asker).unwrap_err().refusal, forced);
+        }
+        // The next half-open state keeps as many as are parked then, and counts its own time.
+        (0..4).for_each(|_| gate.run_left());
+        gate.publish(GateView::Probe { free: 5, reason: Reason::Forced }, 4);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_000), 4);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_100), 0);
+        gate.publish(GateView::Admit, 5);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_200), 20);
+    }
+
+    #[test]
+    fn every_word_survives_its_packing() {
+        for state in [State::Admit, State::Probe, State::Refuse] {
+            for (free, kept) in [(0, 0), (5, 5), (u16::MAX, KEPT_MAX), (u16::MAX, 0), (1, 1)] {
+                for (timed, generation) in [(true, 0), (false, u32::MAX), (true, 7)] {
+                    let word = Word { state, timed, free, kept, generation };
+                    assert_eq!(Word::unpack(word.pack()), word);
+                }
+            }
+        }
+    }
+
+    /// B02 with parked runs, and everything that may happen to what is kept in the same moment: exactly five pass.
+    #[test]
+    fn five_pass_whatever_becomes_of_the_kept_ones() {
+        for round in 0..400_u32 {
+            let gate = Gate::new(open(1_000), round, 5);
+            let parked = round % 8;
+            (0..parked).for_each(|_| gate.run_parked());
+            let (start, passed) = (Barrier::new(9), AtomicU64::new(0));
+            let pass = |asker, at_ms| {
+                let found = gate.pass(Timestamp::from_millis(at_ms), asker);
+                if let Ok(found) = found {
+                    assert_eq!((found.generation, found.kind), (round + 1, PassKind::Trial));
+                    passed.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            std::thread::scope(|scope| {
+                for thread in 0..8_u64 {
+                    let (pass, start, gate) = (&pass, &start, &gate);
+                    scope.spawn(move || {
+                        let asker = if thread < 2 { Asker::ParkedRun } else { Asker::Anyone };
+                        start.wait();
+                        for turn in 0..125 {
+                            // Some see the bound pass.
+                            pass(asker, 1_000 + turn * thread * 4);
+                            if thread == 7 && turn == 60 {
+                                gate.offered(round + 1);
+                            }
+                        }
+                    });
+                }
+                start.wait();
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, round.wrapping_add(1));
+            });
+            pass(Asker::ParkedRun, 9_000);
+            pass(Asker::Anyone, 9_000);
+            assert_eq!(passed.load(Ordering::SeqCst), 5, "round {round}, {parked} parked");
         }
     }
 }

@@ -11,10 +11,12 @@ use super::{
     call::{CallContext, CallError, CallReply, CallRequest},
     call_record::{Caller, logged_refusal},
     core::{AgentCore, Guard, Shared, lock},
-    gate::Passed,
+    gate::{Asker, Passed, Shut},
     metric,
+    parked::ParkedAt,
     permit::{GatePass, Lease, Passes, Permit},
     refusal::Refusal,
+    supervisor::SupervisorMessage,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
@@ -65,9 +67,10 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
-        let sent = self.send(permit, request);
-        self.answer(sent).await
+        let admitted = self
+            .admit_any(&request.context, &ParkedAt::default())
+            .map_err(|refusal| self.refused(&refusal, &request.context))?;
+        admitted.send(request).answer().await
     }
 
     /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
@@ -108,6 +111,13 @@ impl AgentHandle {
 
     /// Takes everything that a call needs, or nothing: gates from the outside in, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
+        self.admit_parked(context, &ParkedAt::default())
+    }
+
+    /// The same for a run that is `parked`: of the gates it is parked at it may take the trials that are kept for such runs. That is so
+    /// at each gate on the way (provider, key, target), and all or nothing as ever: a run that finds a trial at the provider's gate and
+    /// none further in gives the first one back, to everybody. While the provider's gate is on trial, none is taken further in.
+    pub(crate) fn admit_parked(&self, context: &CallContext, parked: &ParkedAt) -> Result<Permit, Refusal> {
         let shared = &self.shared;
         let now = shared.now();
         if shared.stopping.is_cancelled() {
@@ -118,7 +128,7 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let lease = self.pass_gates(id, now, &mut passes).and_then(|()| self.take_slots(now));
+        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now));
         match lease {
             Ok(lease) => {
                 passes.announce(shared, now);
@@ -159,29 +169,38 @@ impl AgentHandle {
         CallError::refused(envelope)
     }
 
-    fn pass_gates(&self, id: u64, now: Timestamp, passes: &mut Passes) -> Result<(), Refusal> {
+    fn pass_gates(&self, id: u64, now: Timestamp, parked: &ParkedAt, passes: &mut Passes) -> Result<(), Refusal> {
         let provider = &self.agent.provider;
         let mut below = false;
         if let Some(guard) = &provider.guard {
-            let passed = self.pass_gate(guard, id, now)?;
+            let passed = self.pass_gate(guard, id, now, parked.asker(guard.id))?;
             // While the provider's own breaker is on trial, no trial is taken below it.
             below = passed.pass.kind == PassKind::Trial;
             passes.provider = Some(passed);
         }
         let pass = if below { Self::pass_gate_below } else { Self::pass_gate };
         if let Some(guard) = &provider.key_guard {
-            passes.key = Some(pass(self, guard, id, now)?);
+            passes.key = Some(pass(self, guard, id, now, parked.asker(guard.id))?);
         }
-        passes.target = Some(pass(self, &self.agent.guard, id, now)?);
+        let target = &self.agent.guard;
+        passes.target = Some(pass(self, target, id, now, parked.asker(target.id))?);
         Ok(())
     }
 
-    fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
-        let passed = guard.gate.pass(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
-        Ok(gate_pass(guard, passed, id))
+    fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp, asker: Asker) -> Result<GatePass, Refusal> {
+        let shut = match guard.gate.pass(now, asker) {
+            Ok(passed) => return Ok(gate_pass(guard, passed, id)),
+            Err(shut) => shut,
+        };
+        let Shut { refusal, opened } = shut;
+        if let Some(generation) = opened {
+            // One message an opening: the supervisor follows, and the orchestrator offers the trials to those they are kept for.
+            self.shared.supervisor.cast(SupervisorMessage::Opened { breaker: guard.id, generation, at: now });
+        }
+        Err(self.gate_refusal(guard, refusal, id, now))
     }
 
-    fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp) -> Result<GatePass, Refusal> {
+    fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp, _: Asker) -> Result<GatePass, Refusal> {
         let passed = guard.gate.pass_below(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
         Ok(gate_pass(guard, passed, id))
     }
@@ -207,7 +226,7 @@ impl AgentHandle {
                 .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
         }
         let taken = {
-            let mut slots = lock(&agent.slots);
+            let mut slots = lock(&agent.common.slots);
             slots.try_take(0, now, chance).map(|()| slots.in_flight())
         };
         match taken {
@@ -219,19 +238,20 @@ impl AgentHandle {
                 if let Some(slots) = &agent.provider.slots {
                     lock(slots).undo(agent.member, now);
                 }
-                Err(Refusal::Bulkhead { compartment: Arc::clone(&agent.guard.name), full })
+                let first = self.shared.agents.get(agent.first).unwrap_or(agent);
+                Err(Refusal::Bulkhead { compartment: Arc::clone(&first.guard.name), full })
             }
         }
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.
     pub fn mailbox_depth(&self) -> u32 {
-        self.agent.mailbox_depth.load(Ordering::Acquire)
+        self.agent.common.mailbox_depth.load(Ordering::Acquire)
     }
 
     /// Calls in flight now.
     pub fn in_flight(&self) -> u32 {
-        lock(&self.agent.slots).in_flight()
+        lock(&self.agent.common.slots).in_flight()
     }
 }
 

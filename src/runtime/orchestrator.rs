@@ -12,9 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    metric,
-    refusal::Refusal,
-    run_call,
+    metric, run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::{RunTable, Waiting},
@@ -136,6 +134,7 @@ impl OrchestratorActor {
                 }
             }
             lined |= self.write_ahead(run, &mut inner);
+            inner.note_parked(&self.shared);
         }
         if lined {
             // A slot may have become free before the step stood in the line.
@@ -255,16 +254,16 @@ impl OrchestratorActor {
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
-        match handle.admit(&context) {
-            Ok(permit) => {
+        match handle.admit_any(&context, &inner.parked) {
+            Ok(admitted) => {
                 let abort = run.ended.child_token();
                 inner.calls.insert(request.key, abort.clone());
                 let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(handle, permit, context, run, &self.runs, step, request, abort);
+                run_call::start(admitted, context, run, &self.runs, step, request, abort);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.
-            Err(refusal @ Refusal::Bulkhead { .. }) => {
+            Err(refusal) if refusal.is_full() => {
                 Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
             }
             Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal, &context).envelope)),
@@ -335,6 +334,7 @@ impl OrchestratorActor {
                 if run.final_record().is_some() {
                     inner.plan.let_go();
                 }
+                inner.note_parked(&self.shared);
                 true
             }
         }
@@ -346,23 +346,22 @@ impl OrchestratorActor {
         metric::set(metric::LINE_LENGTH, Vec::new(), length as f64);
     }
 
+    /// Tells every run behind a gate that it shows something else. Trials that the gate keeps for parked runs are everybody's after this.
     fn gate_changed(&self, breaker: BreakerId) {
-        let behind: Vec<_> = self
-            .shared
-            .agents
-            .iter()
-            .filter(|agent| agent.guards().any(|guard| guard.id == breaker))
-            .map(|agent| agent.settings.name.clone())
-            .collect();
+        let behind: Vec<_> = self.shared.agents.iter().filter(|agent| agent.guard_of(breaker).is_some()).collect();
+        let Some(guard) = behind.first().and_then(|agent| agent.guard_of(breaker)) else { return };
+        // Before any run is told: whatever begins while they are told is news of its own.
+        let generation = guard.gate.generation();
         let mut runs = self.runs.live();
         // Trials are few: the oldest runs come first.
         runs.sort_by_key(|run| (run.class, run.number));
         for run in runs {
             for agent in &behind {
-                run.tell(Told::GateChanged(agent.clone()));
+                run.tell(Told::GateChanged(agent.settings.name.clone()));
             }
             self.turn(&run);
         }
+        guard.gate.offered(generation);
     }
 
     fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {

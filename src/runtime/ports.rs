@@ -13,19 +13,21 @@ use std::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::relay::Relay;
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
     name::Name,
     reply::{AttemptFailure, Reply},
 };
+use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Where time comes from.
 pub trait Clock: Send + Sync + 'static {
-    /// Time since the start; never goes back.
+    /// Time since the clock's zero, which is its own choice; never goes back.
     fn now(&self) -> Timestamp;
     /// Unix time in milliseconds of a moment; for logs, events and dates only.
     fn unix_ms(&self, at: Timestamp) -> u64;
@@ -35,28 +37,39 @@ pub trait Clock: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy)]
 pub struct TokioClock {
     started: tokio::time::Instant,
-    started_unix_ms: u64,
+    /// What it showed when it was started.
+    origin: Timestamp,
+    /// The Unix time of [`Timestamp::ZERO`] in milliseconds.
+    unix_zero_ms: u64,
 }
 
 impl TokioClock {
-    /// A clock that starts now.
+    /// A clock that shows zero now.
     pub fn start() -> Self {
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Self {
-            started: tokio::time::Instant::now(),
-            started_unix_ms: u64::try_from(unix.as_millis()).unwrap_or(u64::MAX),
-        }
+        let unix_zero_ms = u64::try_from(unix_time().as_millis()).unwrap_or(u64::MAX);
+        Self { started: tokio::time::Instant::now(), origin: Timestamp::ZERO, unix_zero_ms }
     }
+
+    /// A clock that shows the Unix time now, and from then on counts by itself: moments stay comparable over restarts of the process,
+    /// and a step of the system's clock moves nothing while it runs. For a service that takes up runs of the process before it.
+    pub fn since_unix_epoch() -> Self {
+        let origin = Timestamp::ZERO.after(unix_time());
+        Self { started: tokio::time::Instant::now(), origin, unix_zero_ms: 0 }
+    }
+}
+
+/// Zero if the system's clock is set before 1970.
+fn unix_time() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
 impl Clock for TokioClock {
     fn now(&self) -> Timestamp {
-        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.started);
-        Timestamp::from_nanoseconds(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+        self.origin.after(tokio::time::Instant::now().saturating_duration_since(self.started))
     }
 
     fn unix_ms(&self, at: Timestamp) -> u64 {
-        self.started_unix_ms.saturating_add(at.millis())
+        self.unix_zero_ms.saturating_add(at.millis())
     }
 }
 
@@ -124,6 +137,8 @@ pub struct AttemptRequest {
     pub timeouts: AttemptTimeouts,
     /// The call's slots; see [`Hold`].
     pub hold: Hold,
+    /// Somebody else's request, to be passed on as it is; the input then says nothing.
+    pub relay: Option<Relay>,
 }
 
 /// What an attempt shows of itself while it runs.
@@ -167,6 +182,26 @@ impl Progress {
         }
     }
 
+    /// Output of the model came that goes its own way (a relayed frame): the attempt is committed as by any content.
+    pub fn output_came(&self) {
+        self.first_content.get_or_init(|| self.clock.0.now());
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the question of slowness is asked about, at `now`.
+    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
+        Timing {
+            elapsed: now.since(self.started),
+            first_content: self.first_content().map(|first| first.since(self.started)),
+            tokens: self.pieces(),
+        }
+    }
+
+    /// How long the attempt has run.
+    pub fn elapsed(&self) -> Duration {
+        self.clock.0.now().since(self.started)
+    }
+
     /// When the attempt began.
     pub fn started(&self) -> Timestamp {
         self.started
@@ -196,4 +231,9 @@ pub trait Backend: Send + Sync + 'static {
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>>;
+
+    /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
+    fn relays(&self) -> bool {
+        false
+    }
 }

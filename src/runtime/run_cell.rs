@@ -14,6 +14,7 @@ use super::{
     call::{CallContext, CallError, CallReply},
     core::{Shared, lock},
     journal::{Entry, RunOwner},
+    parked::ParkedAt,
     run_log::{RunLog, Sender},
     run_table::RunTable,
 };
@@ -104,6 +105,18 @@ pub(crate) struct RunInner {
     pub(crate) said: Vec<EndKey>,
     /// The final record, until it is durable.
     pub(crate) last: Option<RunRecord>,
+    /// The gates that count it as parked.
+    pub(crate) parked: ParkedAt,
+}
+
+impl RunInner {
+    /// Counts the run at the gates that it is parked at now.
+    pub(crate) fn note_parked(&mut self, shared: &Shared) {
+        // A call that waits for the journal is still that of a parked run: it asks the gate only when it is made.
+        if self.deferred.is_empty() {
+            self.parked.follow(&self.plan, shared);
+        }
+    }
 }
 
 /// Something to do later.
@@ -126,7 +139,15 @@ impl RunCell {
             prompts,
             ended,
             let_go: CancellationToken::new(),
-            inner: Mutex::new(RunInner { plan, calls: HashMap::new(), wake: None, deferred, said, last: None }),
+            inner: Mutex::new(RunInner {
+                plan,
+                calls: HashMap::new(),
+                wake: None,
+                deferred,
+                said,
+                last: None,
+                parked: ParkedAt::default(),
+            }),
             inbox: Mutex::new(VecDeque::from([first])),
             log,
             unwritten: Mutex::new(Vec::new()),

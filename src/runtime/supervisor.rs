@@ -56,6 +56,8 @@ pub(crate) enum SupervisorMessage {
     Aged { agent: usize, passes: Passes, at: Timestamp },
     /// A caller took a trial.
     TrialTaken { breaker: BreakerId, pass: Pass, opened_it: bool, at: Timestamp },
+    /// A caller turned a gate half-open without a trial for itself.
+    Opened { breaker: BreakerId, generation: u32, at: Timestamp },
     /// A pass ended as if it had never been.
     Released { breaker: BreakerId, pass: Pass, at: Timestamp },
     /// An agent's actor died; the ledger has it already.
@@ -141,6 +143,7 @@ impl SupervisorActor {
             SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
                 book.trial_taken(breaker, pass, opened_it, at);
             }
+            SupervisorMessage::Opened { breaker, generation, at } => book.opened(breaker, generation, at),
             SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
             SupervisorMessage::Died { agent, quarantine } => {
                 if let Some(agent) = self.shared.agents.get(agent) {
@@ -169,7 +172,10 @@ impl SupervisorActor {
     /// What the last supervisor may not have heard: trials that were out, agents that died often.
     fn recover(&self, now: Timestamp) {
         let mut book = lock(&self.shared.book);
-        book.recover(now);
+        for anew in book.recover(now) {
+            // Trials that are given out anew go to parked runs first, like any others.
+            self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(anew));
+        }
         for agent in &self.shared.agents {
             let held = lock(&agent.ledger).released_at().is_some();
             if held {

@@ -8,6 +8,7 @@ use super::{
     journal::{DeadCause, DeadLetter, Entry},
     metric,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
+    parked::ParkedAt,
     run_call,
     run_cell::{Deferred, RunCell, RunInner, Told},
     run_log::Sender,
@@ -103,6 +104,7 @@ impl OrchestratorActor {
             timer.abort();
         }
         inner.deferred.clear();
+        inner.parked = ParkedAt::default();
         lock(&self.runs.line).remove_all(run);
         self.show_line();
         if run.is_journaled() {
@@ -116,6 +118,7 @@ impl OrchestratorActor {
     /// Ends a run whose plan is broken: what it says of itself may be wrong, so as little of it as possible is asked.
     pub(crate) fn fail(&self, run: &Arc<RunCell>, message: &str) {
         run.log.drop_unsent();
+        lock(&run.inner).parked = ParkedAt::default();
         lock(&self.runs.line).remove_all(run);
         self.show_line();
         run.ended.cancel();

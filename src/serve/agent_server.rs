@@ -170,6 +170,7 @@ impl AgentServer {
             prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::new(())),
+            relay: None,
         }
     }
 

@@ -12,7 +12,8 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{
     agents,
     answer::{dress::dress, failure::Failure},
-    description, health, metrics, operator, runs,
+    cors::cors,
+    description, files, health, metrics, operator, runs,
     state::AppState,
 };
 use crate::model::envelope::ErrorCode;
@@ -32,15 +33,21 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         agents::acts::routes(),
         operator::dead_letters::routes(),
         operator::usage::routes(),
+        files::routes::routes(),
     ];
     let all = own.into_iter().fold(plugged, OpenApiRouter::merge);
     let (routes, described) = all.split_for_parts();
-    routes
+    let routes = routes
         .merge(description::routes(described))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(middleware::from_fn_with_state(state.clone(), dress))
-        .with_state(state)
+        .layer(middleware::from_fn_with_state(state.clone(), dress));
+    // Outermost: a browser may read errors too.
+    let routes = match cors(&state.settings.cors_origins) {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    };
+    routes.with_state(state)
 }
 
 async fn no_such_path(request: Request) -> Failure {

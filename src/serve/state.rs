@@ -6,9 +6,13 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{access::keys::KeyRing, answer::failure::Failure, caps::Caps};
+use super::{
+    access::{keys::KeyRing, signature::Signer},
+    answer::failure::Failure,
+    caps::Caps,
+};
 use crate::{
-    journal::journal::SqliteJournal,
+    journal::{files::store::FileStore, journal::SqliteJournal},
     runtime::{engine::Runtime, handle::AgentHandle},
     settings::{general::Limits, serve::ServeSettings},
     workflow::checked::Workflow,
@@ -29,8 +33,10 @@ pub struct Service {
     pub run_deadline: Option<Duration>,
     /// The workflows that it serves, by name.
     pub workflows: BTreeMap<String, Arc<Workflow>>,
-    /// The runtime and its journal, once they are there.
-    pub door: Door,
+    /// What does the work, once it is there.
+    pub door: Door<Running>,
+    /// Signs what is given out for a short while.
+    pub signer: Signer,
     /// How it ends.
     pub ending: Ending,
     /// What `/metrics` shows; `None` where the program that the service is part of has a recorder of its own.
@@ -58,13 +64,18 @@ impl AppState {
     }
 
     /// The runtime with its journal. Waits for them where a predecessor still holds the journal.
-    pub async fn running(&self) -> Result<Running, Failure> {
+    pub async fn running(&self) -> Result<Arc<Running>, Failure> {
         self.door.wait(self.settings.handover_wait).await
     }
 
     /// The runtime; waits for it as [`AppState::running`] does.
     pub async fn runtime(&self) -> Result<Arc<Runtime>, Failure> {
-        Ok(self.running().await?.runtime)
+        Ok(Arc::clone(&self.running().await?.runtime))
+    }
+
+    /// The files. Waits for them as for the runtime.
+    pub async fn files(&self) -> Result<Arc<FileStore>, Failure> {
+        Ok(Arc::clone(&self.running().await?.files))
     }
 
     /// The agent of this name.
@@ -83,50 +94,52 @@ impl Deref for AppState {
 }
 
 /// What does the work.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Running {
     /// The runtime.
     pub runtime: Arc<Runtime>,
     /// Where its runs are written down.
     pub journal: Arc<SqliteJournal>,
+    /// Files that runs name.
+    pub files: Arc<FileStore>,
 }
 
-/// Where the runtime is put once it is there, and taken from.
+/// Where something is put once it is there, and taken from: what waits for a predecessor's journal.
 #[derive(Debug)]
-pub struct Door {
-    running: watch::Sender<Option<Running>>,
+pub struct Door<T> {
+    inside: watch::Sender<Option<Arc<T>>>,
 }
 
-impl Default for Door {
+impl<T> Default for Door<T> {
     fn default() -> Self {
-        Self { running: watch::Sender::new(None) }
+        Self { inside: watch::Sender::new(None) }
     }
 }
 
-impl Door {
+impl<T> Door<T> {
     /// Lets requests in.
-    pub fn open(&self, running: Running) {
-        self.running.send_replace(Some(running));
+    pub fn open(&self, inside: Arc<T>) {
+        self.inside.send_replace(Some(inside));
     }
 
-    /// Lets no more requests in, and gives back what was there.
-    pub fn shut(&self) -> Option<Running> {
-        self.running.send_replace(None)
+    /// Lets no more requests in, and gives back what is inside.
+    pub fn shut(&self) -> Option<Arc<T>> {
+        self.inside.send_replace(None)
     }
 
-    /// What is there now.
-    pub fn now(&self) -> Option<Running> {
-        self.running.borrow().clone()
+    /// What is inside, if it is there.
+    pub fn now(&self) -> Option<Arc<T>> {
+        self.inside.borrow().clone()
     }
 
-    async fn wait(&self, longest: Duration) -> Result<Running, Failure> {
-        if let Some(running) = self.now() {
-            return Ok(running);
+    async fn wait(&self, longest: Duration) -> Result<Arc<T>, Failure> {
+        if let Some(inside) = self.now() {
+            return Ok(inside);
         }
-        let mut seen = self.running.subscribe();
+        let mut seen = self.inside.subscribe();
         let there = seen.wait_for(Option::is_some);
         let found = tokio::time::timeout(longest, there).await.ok().and_then(Result::ok);
-        found.and_then(|running| running.clone()).ok_or_else(Failure::shutting_down)
+        found.and_then(|inside| inside.clone()).ok_or_else(Failure::shutting_down)
     }
 }
 

@@ -1,138 +1,173 @@
-//! `[journal]`: where runs are written down, what that survives, and how long what is over is kept.
+//! `[journal]` and `[journal.retention]`: where runs are written down, what that survives, and how long they are kept.
 
 use std::{path::PathBuf, time::Duration};
 
-use super::reader::Reader;
+use super::{
+    keep::{keep, keep_or_for_ever},
+    reader::Reader,
+};
 
-/// The longest that anything is kept by configuration: ten years.
-const KEEP_DAYS_MAX: u64 = 3_650;
-/// No size limit of the journal can be set lower: an empty one needs some.
-const SIZE_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// ... or higher.
-const SIZE_BYTES_MAX: u64 = 1 << 50;
-const HOURS_MAX: u64 = 24 * 365;
-const READERS_MAX: u64 = 64;
+/// The smallest limit of a journal's file: below that the tables alone would fill it.
+const SIZE_BYTES_MIN: u64 = 1024 * 1024;
+/// The largest: 16 TiB.
+pub const SIZE_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024 * 1024;
+/// The most threads that answer queries.
+const READERS_MAX: u64 = 32;
+/// Where the journal lies unless the configuration says otherwise.
+pub const PATH_DEFAULT: &str = ".watertight/journal.db";
 
-/// Where a journal is.
+/// After which kind of accident what was called durable is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalMode {
-    /// In a file that outlives the process.
-    File,
-    /// In a folder of its own that goes with the process: nothing is kept.
-    Memory,
-}
-
-/// After which accident what was called durable is still there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JournalSurvives {
+pub enum SurvivesWord {
     /// The death of the process.
     Process,
     /// Power loss.
     Power,
 }
 
-/// How the journal is kept.
+/// `[journal]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JournalSettings {
-    /// Where it is.
-    pub mode: JournalMode,
-    /// The file; relative to the configuration.
+pub struct JournalTable {
+    /// The database file; a relative path starts at the configuration's folder.
     pub path: PathBuf,
     /// What a commit survives.
-    pub survives: JournalSurvives,
-    /// Bytes that the file may have.
+    pub survives: SurvivesWord,
+    /// The largest that the file may grow, in bytes.
     pub size_max: Option<u64>,
-    /// Bytes of the file that may be in use before the oldest finished runs go early.
-    pub size_budget: Option<u64>,
-    /// Days that runs that completed are kept; `None` = for ever.
-    pub completed_days: Option<u64>,
-    /// Days that runs that failed or ran out of time are kept.
-    pub failed_days: Option<u64>,
-    /// Days that cancelled runs are kept.
-    pub cancelled_days: Option<u64>,
-    /// Days that lines of the usage ledger are kept.
-    pub usage_days: Option<u64>,
-    /// Days that dead letters are kept.
-    pub dead_letter_days: Option<u64>,
-    /// Hours that files are kept that no run names.
-    pub unused_file_hours: Option<u64>,
-    /// How long an idempotency key means the same run.
-    pub idempotency_keep: Duration,
     /// Threads that answer queries.
-    pub readers: u32,
+    pub readers: usize,
+    /// How long the same idempotency key means the same run.
+    pub idempotency_keep: Duration,
+    /// How long a starting process waits for the one that it follows.
+    pub lock_wait: Duration,
+    /// How long what is over is kept.
+    pub retention: RetentionTable,
 }
 
-impl Default for JournalSettings {
-    fn default() -> Self {
-        Self {
-            mode: JournalMode::File,
-            path: PathBuf::from(".watertight/journal.db"),
-            survives: JournalSurvives::Process,
-            size_max: None,
-            size_budget: None,
-            completed_days: Some(30),
-            failed_days: Some(30),
-            cancelled_days: Some(7),
-            usage_days: Some(400),
-            dead_letter_days: Some(90),
-            unused_file_hours: Some(24),
-            idempotency_keep: Duration::from_secs(24 * 3_600),
-            readers: 2,
-        }
-    }
+/// `[journal.retention]`; `None` = for ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetentionTable {
+    /// Runs that completed.
+    pub completed: Option<Duration>,
+    /// Runs that failed or ran out of time.
+    pub failed: Option<Duration>,
+    /// Runs that were cancelled.
+    pub cancelled: Option<Duration>,
+    /// The usage ledger.
+    pub usage: Option<Duration>,
+    /// Dead letters.
+    pub dead_letters: Option<Duration>,
+    /// Bytes in use, past which the oldest finished runs go early.
+    pub size_budget: Option<u64>,
+}
+
+const fn days(days: u64) -> Duration {
+    Duration::from_secs(days * 24 * 3_600)
 }
 
 /// Reads `[journal]`.
-pub(super) fn read_journal(root: &mut Reader<'_, '_>) -> JournalSettings {
-    let fallback = JournalSettings::default();
+pub(super) fn read_journal(root: &mut Reader<'_, '_>) -> JournalTable {
     let mut reader = root.table("journal");
-    let modes = [("file", JournalMode::File), ("memory", JournalMode::Memory)];
-    let survives = [("process", JournalSurvives::Process), ("power", JournalSurvives::Power)];
-    let mode = reader.choice("mode", fallback.mode, &modes, &[]);
-    let path = match reader.text("path") {
-        Some("") => {
-            reader.refuse("path", "must be the path of a file");
-            None
-        }
-        path => path.map(PathBuf::from),
-    };
-    if path.is_some() && mode == JournalMode::Memory {
-        reader.refuse("path", "means nothing with mode = \"memory\"");
+    let path = reader.text("path").unwrap_or(PATH_DEFAULT).to_owned();
+    if path.trim().is_empty() {
+        reader.refuse("path", "must name a file");
     }
-    let path = path.unwrap_or(fallback.path);
-    reader.explain("path", path.display().to_string());
-    let readers = reader.whole("readers", 1, READERS_MAX).and_then(|readers| u32::try_from(readers).ok());
-    let readers = readers.unwrap_or(fallback.readers);
+    reader.explain("path", path.as_str());
+    let words = [("process", SurvivesWord::Process), ("power", SurvivesWord::Power)];
+    let survives = reader.choice("survives", SurvivesWord::Process, &words, &[]);
+    let size_max = bytes_or_none(&mut reader, "size_max");
+    let readers = reader.whole("readers", 1, READERS_MAX).and_then(|count| usize::try_from(count).ok()).unwrap_or(2);
     reader.explain("readers", readers.to_string());
-    let settings = JournalSettings {
-        mode,
-        path,
-        survives: reader.choice("survives", fallback.survives, &survives, &[]),
-        size_max: bounded(&mut reader, "size_max", None, SIZE_BYTES_MIN, SIZE_BYTES_MAX),
-        size_budget: bounded(&mut reader, "size_budget", None, SIZE_BYTES_MIN, SIZE_BYTES_MAX),
-        completed_days: bounded(&mut reader, "completed_days", fallback.completed_days, 1, KEEP_DAYS_MAX),
-        failed_days: bounded(&mut reader, "failed_days", fallback.failed_days, 1, KEEP_DAYS_MAX),
-        cancelled_days: bounded(&mut reader, "cancelled_days", fallback.cancelled_days, 1, KEEP_DAYS_MAX),
-        usage_days: bounded(&mut reader, "usage_days", fallback.usage_days, 1, KEEP_DAYS_MAX),
-        dead_letter_days: bounded(&mut reader, "dead_letter_days", fallback.dead_letter_days, 1, KEEP_DAYS_MAX),
-        unused_file_hours: bounded(&mut reader, "unused_file_hours", fallback.unused_file_hours, 1, HOURS_MAX),
-        idempotency_keep: reader.duration("idempotency_keep", fallback.idempotency_keep),
-        readers,
-    };
+    let idempotency_keep = keep(&mut reader, "idempotency_keep", days(1));
+    let lock_wait = reader.duration_from_zero("lock_wait", Duration::ZERO);
+    let retention = read_retention(&mut reader);
+    if let (Some(size_max), Some(budget)) = (size_max, retention.size_budget)
+        && budget > size_max
+    {
+        reader.refuse("size_max", format!("is less than journal.retention.size_budget = {budget}"));
+    }
     reader.finish(&[]);
-    settings
+    JournalTable { path: PathBuf::from(path), survives, size_max, readers, idempotency_keep, lock_wait, retention }
 }
 
-/// A whole number within bounds, or `"off"`.
-fn bounded(
-    reader: &mut Reader<'_, '_>,
-    key: &'static str,
-    default: Option<u64>,
-    min: u64,
-    max: u64,
-) -> Option<u64> {
-    let value = if reader.is_word(key, "off") { None } else { reader.whole(key, min, max).or(default) };
-    reader.know(&[key]);
-    reader.explain(key, value.map_or_else(|| "off".to_owned(), |value| value.to_string()));
-    value
+fn read_retention(journal: &mut Reader<'_, '_>) -> RetentionTable {
+    let mut reader = journal.table("retention");
+    let retention = RetentionTable {
+        completed: keep_or_for_ever(&mut reader, "completed", Some(days(30))),
+        failed: keep_or_for_ever(&mut reader, "failed", Some(days(30))),
+        cancelled: keep_or_for_ever(&mut reader, "cancelled", Some(days(7))),
+        usage: keep_or_for_ever(&mut reader, "usage", Some(days(400))),
+        dead_letters: keep_or_for_ever(&mut reader, "dead_letters", Some(days(90))),
+        size_budget: bytes_or_none(&mut reader, "size_budget"),
+    };
+    reader.finish(&[]);
+    retention
+}
+
+fn bytes_or_none(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<u64> {
+    let bytes = reader.whole(key, SIZE_BYTES_MIN, SIZE_BYTES_MAX);
+    reader.explain(key, bytes.map_or("off".to_owned(), |bytes| bytes.to_string()));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::Given;
+
+    #[test]
+    fn defaults_and_a_full_table() {
+        let plain = Given::config("").load().unwrap().journal;
+        assert_eq!((plain.path, plain.survives), (PathBuf::from(PATH_DEFAULT), SurvivesWord::Process));
+        assert_eq!((plain.idempotency_keep, plain.size_max), (days(1), None));
+        let text = "[journal]\npath = 'runs.db'\nsurvives = 'power'\nsize_max = 2000000\nreaders = 4\nidempotency_keep = '36h'\n\
+            lock_wait = '30s'\n[journal.retention]\ncompleted = '2d'\nfailed = 'off'\ncancelled = '1h'\nusage = '3650d'\n\
+            dead_letters = '90m'\nsize_budget = 1500000\n";
+        let full = Given::config(text).load().unwrap().journal;
+        let retention = RetentionTable {
+            completed: Some(days(2)),
+            failed: None,
+            cancelled: Some(Duration::from_secs(3_600)),
+            usage: Some(days(3_650)),
+            dead_letters: Some(Duration::from_secs(5_400)),
+            size_budget: Some(1_500_000),
+        };
+        let wanted = JournalTable {
+            path: PathBuf::from("runs.db"),
+            survives: SurvivesWord::Power,
+            size_max: Some(2_000_000),
+            readers: 4,
+            idempotency_keep: Duration::from_secs(36 * 3_600),
+            lock_wait: Duration::from_secs(30),
+            retention,
+        };
+        assert_eq!(full, wanted);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, line) in [
+            ("survives = 'fire'", "journal.survives = \"fire\": must be one of process, power"),
+            ("path = ''", "journal.path = \"\": must name a file"),
+            ("size_max = 5", "journal.size_max = 5: must be a whole number from 1048576 to 17592186044416"),
+            ("readers = 0", "journal.readers = 0: must be a whole number from 1 to 32"),
+            ("sync = 'power'", "journal.sync = \"power\": unknown key"),
+            (
+                "retention.completed = '1.5d'",
+                "journal.retention.completed = \"1.5d\": must be a whole number of days, as in \"30d\", or as in \"36h\"",
+            ),
+            ("retention.completed = '0d'", "journal.retention.completed = \"0d\": must be longer than 0"),
+            ("retention.failed = '9999d'", "journal.retention.failed = \"9999d\": must be at most 3660 days"),
+            ("retention.usage = 30", "journal.retention.usage = 30: must be a text in quotes"),
+        ] {
+            let error = Given::config(&format!("[journal]\n{text}\n")).load().unwrap_err().to_string();
+            assert_eq!(error, format!("w.toml:2: {line}"));
+        }
+        let error =
+            Given::config("[journal]\nsize_max = 2000000\nretention.size_budget = 3000000\n").load().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "w.toml:2: journal.size_max = 2000000: is less than journal.retention.size_budget = 3000000"
+        );
+    }
 }

@@ -48,6 +48,7 @@ pub(crate) fn request(input: Value) -> AttemptRequest {
         prompt: None,
         timeouts: AttemptTimeouts { first_token: None, stall: None },
         hold: Hold::of(Arc::new(())),
+        relay: None,
     }
 }
 

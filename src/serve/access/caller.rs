@@ -83,7 +83,7 @@ impl Caller {
         self.is_operator() || self.tenant.as_deref() == tenant
     }
 
-    /// Whose things this caller's questions are about.
+    /// Whose things a query of this caller may see.
     pub fn scope(&self) -> TenantScope {
         if self.is_operator() { TenantScope::All } else { TenantScope::One(self.tenant.clone()) }
     }

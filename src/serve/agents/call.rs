@@ -75,7 +75,7 @@ pub(crate) async fn call(
         (None, None)
     };
     let context = caller.call_context(&*runtime.clock(), idempotency_key(&headers)?);
-    let request = CallRequest { input: Arc::new(body.input), context, deltas: sender, retried: None };
+    let request = CallRequest { input: Arc::new(body.input), context, deltas: sender, retried: None, relay: None };
     let begun = Instant::now();
     let calling: Calling = Box::pin(async move { agent.call(request).await });
     match deltas {

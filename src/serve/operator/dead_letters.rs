@@ -66,8 +66,8 @@ pub(crate) async fn dead_letters(
     if !(1..=PAGE_MAX).contains(&max) {
         return Err(Failure::invalid(format!("limit must be from 1 to {PAGE_MAX}")));
     }
-    let journal = state.running().await?.journal;
-    let data = journal.dead_letters(caller.scope(), query.cursor.as_deref(), max).await?;
+    let running = state.running().await?;
+    let data = running.journal.dead_letters(caller.scope(), query.cursor.as_deref(), max).await?;
     let next_cursor = if data.len() < max { None } else { data.last().map(|letter| letter.id.clone()) };
     Ok(Answer(LetterList { data, next_cursor }))
 }
@@ -104,6 +104,7 @@ pub(crate) async fn replay(
         },
         deltas: None,
         retried: None,
+        relay: None,
     };
     // On its own, so that a letter is not lost with an operator who leaves.
     let replayed = tokio::spawn(async move {

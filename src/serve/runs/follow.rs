@@ -1,6 +1,8 @@
 //! A run's events after a place, page by page, from the log itself: no queue stands between a run and whoever follows it, so a slow
 //! reader costs nobody anything.
 
+use std::sync::Arc;
+
 use crate::{
     model::event::{Event, EventType},
     runtime::{journal::Journal as _, run_handle::RunHandle},
@@ -12,7 +14,7 @@ pub const PAGE_MAX: usize = 128;
 
 /// Where a follower stands.
 pub struct Follower {
-    running: Running,
+    running: Arc<Running>,
     run_id: String,
     handle: Option<RunHandle>,
     after: u64,
@@ -21,7 +23,7 @@ pub struct Follower {
 
 impl Follower {
     /// Follows from after the event `after` on.
-    pub fn new(running: Running, run_id: String, handle: Option<RunHandle>, after: u64) -> Self {
+    pub fn new(running: Arc<Running>, run_id: String, handle: Option<RunHandle>, after: u64) -> Self {
         Self { running, run_id, handle, after, is_over: false }
     }
 

@@ -16,7 +16,7 @@ use tower::ServiceExt as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    journal::{journal::SqliteJournal, settings::JournalSettings},
+    journal::{files::store::{FileSettings, FileStore}, journal::SqliteJournal, settings::JournalSettings},
     model::name::Name,
     runtime::{
         engine::Runtime,
@@ -25,7 +25,10 @@ use crate::{
         unix_clock::UnixClock,
     },
     serve::{
-        access::keys::{KeyRing, hash_of},
+        access::{
+            keys::{KeyRing, hash_of},
+            signature::Signer,
+        },
         caps::Caps,
         router::router,
         state::{AppState, Door, Ending, Running, Service},
@@ -156,10 +159,12 @@ impl World {
             run_deadline: None,
             workflows: workflows.into(),
             door: Door::default(),
+            signer: Signer::of_chance().unwrap(),
             ending: Ending::default(),
             metrics: None,
         });
-        state.door.open(Running { runtime: Arc::new(runtime), journal });
+        let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
+        state.door.open(Arc::new(Running { runtime: Arc::new(runtime), journal, files }));
         Self { routes: router(state.clone(), OpenApiRouter::new()), state, folder }
     }
 

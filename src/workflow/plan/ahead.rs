@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{
     action::{GateLook, Gates},
+    parked::is_before_gate,
     run_plan::RunPlan,
     settle::Failure,
     state::{Hold, ItemState, StepState},
@@ -144,10 +145,7 @@ impl RunPlan {
 /// Items that a change of the gate concerns: refused by it, or by a model that was being loaded.
 fn parked_for_gate(state: &StepState) -> Vec<usize> {
     let items = state.round().items.iter().enumerate();
-    items
-        .filter(|(_, item)| matches!(item.state, ItemState::Parked { cause: Cause::CircuitOpen | Cause::Cold, .. }))
-        .map(|(place, _)| place)
-        .collect()
+    items.filter(|(_, item)| is_before_gate(item)).map(|(place, _)| place).collect()
 }
 
 fn gate_failure(agent: &Name, until: Option<Timestamp>, reason: &str, now: Timestamp) -> Failure {

@@ -8,6 +8,7 @@ mod event;
 mod finish;
 pub mod input;
 pub mod linked;
+mod parked;
 pub mod record;
 pub mod restore;
 mod revise;
