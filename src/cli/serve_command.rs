@@ -6,8 +6,14 @@ use futures_util::FutureExt as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
-    args::ServeArgs, assemble, call_log_file::CallLogFile, exit::Stop, project::Project, say::say,
-    storage::{file_settings, journal_settings}, told_to_stop::told_to_stop,
+    args::ServeArgs,
+    assemble,
+    call_log_file::CallLogFile,
+    exit::Stop,
+    project::Project,
+    say::say,
+    storage::{file_settings, journal_settings},
+    told_to_stop::told_to_stop,
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal},
@@ -89,11 +95,7 @@ pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Sto
 }
 
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
-async fn start(
-    project: &Project,
-    settings: &Settings,
-    log: Option<&Arc<CallLogFile>>,
-) -> Result<Running, Stop> {
+async fn start(project: &Project, settings: &Settings, log: Option<&Arc<CallLogFile>>) -> Result<Running, Stop> {
     let opened = journal_settings(settings, &project.folder);
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;

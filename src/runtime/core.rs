@@ -18,8 +18,8 @@ use super::{
     journal::Journal,
     metric,
     orchestrator::OrchestratorMessage,
-    pulse::Pulse,
     ports::{Backend, CallLog, Clock},
+    pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
 };

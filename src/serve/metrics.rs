@@ -10,7 +10,11 @@ use axum::{
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{access::caller::Caller, answer::failure::Failure, state::{AppState, MetricsPage}};
+use super::{
+    access::caller::Caller,
+    answer::failure::Failure,
+    state::{AppState, MetricsPage},
+};
 use crate::{
     model::{envelope::ErrorCode, name::Name},
     runtime::metric::{self, Kind, SECONDS_BUCKETS},

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    Json as Answer,
-    extract::State,
-};
+use axum::{Json as Answer, extract::State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -17,7 +14,11 @@ use crate::{
     runtime::{engine::Runtime, supervisor::BreakerAct},
     serve::{
         access::caller::Caller,
-        answer::{body::Json, failure::Failure, query::{Asked, InPath}},
+        answer::{
+            body::Json,
+            failure::Failure,
+            query::{Asked, InPath},
+        },
         state::{AppState, Running},
     },
 };
@@ -119,13 +120,7 @@ fn exists(runtime: &Runtime, name: &str) -> Result<(), Failure> {
     runtime.agent(name).map(|_| ()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))
 }
 
-async fn act(
-    running: &Running,
-    caller: &Caller,
-    breaker: &str,
-    action: Action,
-    reason: &str,
-) -> Result<(), Failure> {
+async fn act(running: &Running, caller: &Caller, breaker: &str, action: Action, reason: &str) -> Result<(), Failure> {
     if reason.chars().count() > REASON_CHARS_MAX {
         return Err(Failure::invalid(format!("reason has more than {REASON_CHARS_MAX} characters")));
     }
@@ -176,7 +171,9 @@ pub async fn restore_modes(running: &Running) -> Result<(), Failure> {
             Mode::Auto => continue,
         };
         match running.runtime.act(&set.breaker, act) {
-            Ok(()) => tracing::warn!(breaker = set.breaker, mode = ?set.mode, reason = set.reason, "as an operator left it"),
+            Ok(()) => {
+                tracing::warn!(breaker = set.breaker, mode = ?set.mode, reason = set.reason, "as an operator left it")
+            }
             Err(error) => tracing::warn!(%error, "an operator's act is left over"),
         }
     }

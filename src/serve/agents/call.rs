@@ -21,7 +21,12 @@ use crate::{
     runtime::call::{CallError, CallReply, CallRequest},
     serve::{
         access::caller::Caller,
-        answer::{body::Json, failure::Failure, query::{InPath, idempotency_key}, sse},
+        answer::{
+            body::Json,
+            failure::Failure,
+            query::{InPath, idempotency_key},
+            sse,
+        },
         caps::Place,
         state::AppState,
     },

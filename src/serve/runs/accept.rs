@@ -82,8 +82,10 @@ pub(crate) async fn start(
     let hash = hex(&Sha256::digest(&whole.bytes));
     let body: RunBody = parse(&whole.bytes)?;
     drop(whole);
-    let new = new_run(&state, caller, body, key.map(|key| Idempotency { key, request_hash: hash }))?;
     let running = state.running().await?;
+    let (scope, limits) = (caller.scope(), state.limits);
+    let mut new = new_run(&state, caller, body, key.map(|key| Idempotency { key, request_hash: hash }))?;
+    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
     let accepted = running.runtime.accept_run(new).await?;
     answer(&running, accepted).await
 }
@@ -111,9 +113,11 @@ fn new_run(
 fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Failure> {
     let known = || state.workflows.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
     match name {
-        Some(name) => state.workflows.get(name).cloned().ok_or_else(|| {
-            Failure::not_found(format_args!("workflow {name:?}; there are {}", known()))
-        }),
+        Some(name) => state
+            .workflows
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known()))),
         None => {
             let mut all = state.workflows.values();
             match (all.next(), all.next()) {

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use axum::{Json as Answer, extract::State, http::StatusCode, response::{IntoResponse as _, Response}};
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 

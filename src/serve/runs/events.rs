@@ -10,9 +10,8 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find::Found, follow::Follower};
+use super::{follow::Follower, watch::Watcher};
 use crate::serve::{
-    access::caller::Caller,
     answer::{
         failure::Failure,
         query::{Asked, InPath},
@@ -32,6 +31,8 @@ const RETRY: &str = "retry: 2000\n\n";
 pub struct EventsQuery {
     /// Events after the one with this id; all without. `Last-Event-ID` wins.
     pub after: Option<u64>,
+    /// A watch token, instead of a key: browsers' event sources send no headers of their own.
+    pub token: Option<String>,
 }
 
 /// The routes.
@@ -44,7 +45,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     responses((status = 200, content_type = "text/event-stream"), (status = 204), (status = 404), (status = 503)))]
 pub(crate) async fn events(
     State(state): State<AppState>,
-    caller: Caller,
+    watcher: Watcher,
     InPath(id): InPath<String>,
     Asked(query): Asked<EventsQuery>,
     headers: HeaderMap,
@@ -53,9 +54,9 @@ pub(crate) async fn events(
     let running = state.running().await?;
     let found = {
         let _place = state.caps.query()?;
-        Found::of(&running, &caller, &id).await?
+        watcher.find(&running, &id).await?
     };
-    let place = state.caps.stream(&id, caller.key_name())?;
+    let place = state.caps.stream(&id, watcher.key_name())?;
     let is_over = found.head.summary.status.is_terminal();
     let mut follower = Follower::new(running, id, found.handle, after);
     let first = if is_over { follower.next().await? } else { Vec::new() };

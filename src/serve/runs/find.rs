@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::watch::Watcher;
 use crate::{
     journal::query::RunHead,
     model::run::RunRecord,
@@ -36,6 +37,8 @@ pub struct WaitQuery {
     /// Seconds, 60 at most; 0 without.
     #[serde(default)]
     pub wait: f64,
+    /// A watch token, instead of a key.
+    pub token: Option<String>,
 }
 
 /// A run that its caller sees.
@@ -51,6 +54,13 @@ impl Found {
     /// The run of this id, if `caller` may see it.
     pub async fn of(running: &Running, caller: &Caller, id: &str) -> Result<Self, Failure> {
         let head = running.journal.head(caller.scope(), id).await?;
+        let head = head.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+        Ok(Self { head, handle: running.runtime.run(id) })
+    }
+
+    /// The run of this id, for whoever brings a token for it.
+    pub async fn with_token(running: &Running, id: &str) -> Result<Self, Failure> {
+        let head = running.journal.head(crate::journal::query::TenantScope::All, id).await?;
         let head = head.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
         Ok(Self { head, handle: running.runtime.run(id) })
     }
@@ -89,7 +99,7 @@ pub(crate) async fn run(
     responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
 pub(crate) async fn result(
     State(state): State<AppState>,
-    caller: Caller,
+    watcher: Watcher,
     InPath(id): InPath<String>,
     Asked(query): Asked<WaitQuery>,
 ) -> Result<Response, Failure> {
@@ -97,13 +107,13 @@ pub(crate) async fn result(
     let running = state.running().await?;
     let found = {
         let _place = state.caps.query()?;
-        Found::of(&running, &caller, &id).await?
+        watcher.find(&running, &id).await?
     };
     if let Some(handle) = &found.handle
         && !wait.is_zero()
     {
         // Who waits takes a stream's place: queries go on however many wait.
-        let _place = state.caps.stream(&id, caller.key_name())?;
+        let _place = state.caps.stream(&id, watcher.key_name())?;
         tokio::select! {
             _ = handle.finished() => {}
             () = tokio::time::sleep(wait.min(WAIT_MAX)) => {}

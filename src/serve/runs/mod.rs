@@ -7,3 +7,4 @@ pub mod find;
 pub mod follow;
 pub mod input;
 pub mod list;
+pub mod watch;

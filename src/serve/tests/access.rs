@@ -21,13 +21,13 @@ async fn what_is_another_tenants_is_not_there() {
     let world = World::usual().await;
     let id = world.ended_run("ann").await;
     let paths = ["", "/result", "/why", "/events"].map(|end| ("GET", format!("/v1/runs/{id}{end}")));
-    let acts = [("POST", "/cancel"), ("POST", "/repair"), ("DELETE", "")].map(|(method, end)| {
-        (method, format!("/v1/runs/{id}{end}"))
-    });
+    let acts = [("POST", "/cancel"), ("POST", "/repair"), ("DELETE", "")]
+        .map(|(method, end)| (method, format!("/v1/runs/{id}{end}")));
     for (method, path) in paths.iter().chain(&acts) {
         let foreign = world.with_key("bob", method, path, "").await;
         foreign.fails(404, "NOT_FOUND");
-        let absent = world.with_key("bob", method, &path.replace(&id, "00000000-0000-7000-8000-000000000000"), "").await;
+        let absent =
+            world.with_key("bob", method, &path.replace(&id, "00000000-0000-7000-8000-000000000000"), "").await;
         assert_eq!(absent.status, foreign.status, "{method} {path}");
     }
     assert_eq!(world.with_key("bob", "GET", "/v1/runs", "").await.json()["data"].as_array().unwrap().len(), 0);
@@ -35,7 +35,10 @@ async fn what_is_another_tenants_is_not_there() {
     world.with_key("bob", "GET", "/v1/usage?tenant=acme", "").await.fails(404, "NOT_FOUND");
     world.with_key("bob", "DELETE", "/v1/tenants/acme/data", "").await.fails(404, "NOT_FOUND");
     let of_all = world.with_key("olga", "GET", "/v1/runs", "").await.json();
-    assert_eq!((of_all["data"][0]["run_id"].as_str(), of_all["data"][0]["tenant"].as_str()), (Some(&*id), Some("acme")));
+    assert_eq!(
+        (of_all["data"][0]["run_id"].as_str(), of_all["data"][0]["tenant"].as_str()),
+        (Some(&*id), Some("acme"))
+    );
     world.with_key("ann", "GET", &format!("/v1/runs/{id}"), "").await.is(200);
 }
 
@@ -72,13 +75,16 @@ async fn only_who_speaks_for_others_names_them() {
 async fn only_operators_act() {
     let world = World::usual().await;
     let shut = r#"{"action":"force_open","reason":"drill"}"#;
-    for (path, body) in [("/v1/agents/echo/breaker", shut), ("/v1/agents/echo/drain", ""), ("/v1/dead-letters/x/replay", "")] {
+    for (path, body) in
+        [("/v1/agents/echo/breaker", shut), ("/v1/agents/echo/drain", ""), ("/v1/dead-letters/x/replay", "")]
+    {
         world.with_key("ann", "POST", path, body).await.fails(403, "FORBIDDEN");
     }
     world.with_key("ann", "GET", "/metrics", "").await.fails(403, "FORBIDDEN");
     world.with_key("olga", "POST", "/v1/agents/echo/breaker", shut).await.is(200);
     let runtime = world.state.runtime().await.unwrap();
-    let is_shut = || runtime.breaker("agent:echo").unwrap().state == crate::policy::breaker::state::StateName::ForcedOpen;
+    let is_shut =
+        || runtime.breaker("agent:echo").unwrap().state == crate::policy::breaker::state::StateName::ForcedOpen;
     super::support::until("the breaker is forced open", is_shut).await;
     let got = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
     got.fails(503, "AGENT_CIRCUIT_OPEN");
@@ -86,4 +92,21 @@ async fn only_operators_act() {
     world.with_key("olga", "POST", "/v1/agents/nobody/breaker", shut).await.fails(404, "NOT_FOUND");
     let kept = world.state.running().await.unwrap().journal.operator_modes().await.unwrap();
     assert_eq!((kept.len(), kept[0].set_by.as_deref()), (1, Some("olga")));
+}
+
+#[tokio::test]
+async fn a_watch_token_reads_its_run_and_nothing_else() {
+    let world = World::usual().await;
+    let (id, other) = (world.ended_run("ann").await, world.ended_run("ann").await);
+    world.with_key("bob", "POST", &format!("/v1/runs/{id}/watch-token"), "").await.fails(404, "NOT_FOUND");
+    let given = world.with_key("ann", "POST", &format!("/v1/runs/{id}/watch-token"), "").await.is(200).json();
+    let token = given["token"].as_str().unwrap();
+    for end in ["events", "result"] {
+        world.ask("GET", &format!("/v1/runs/{id}/{end}?token={token}"), &[], "").await.is(200);
+        world.with_key(token, "GET", &format!("/v1/runs/{id}/{end}"), "").await.is(200);
+        world.ask("GET", &format!("/v1/runs/{other}/{end}?token={token}"), &[], "").await.fails(401, "UNAUTHORIZED");
+    }
+    for (method, end) in [("GET", ""), ("GET", "/why"), ("POST", "/cancel"), ("DELETE", "")] {
+        world.ask(method, &format!("/v1/runs/{id}{end}?token={token}"), &[], "").await.fails(401, "UNAUTHORIZED");
+    }
 }

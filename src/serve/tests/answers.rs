@@ -64,7 +64,8 @@ async fn bodies_are_bounded_and_named() {
         let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", kind)], "{}").await;
         got.fails(415, "INVALID_REQUEST");
     }
-    let packed = world.ask("POST", "/v1/runs", &[ANN, ("content-type", "application/json"), ("content-encoding", "gzip")], "x");
+    let packed =
+        world.ask("POST", "/v1/runs", &[ANN, ("content-type", "application/json"), ("content-encoding", "gzip")], "x");
     packed.await.fails(415, "INVALID_REQUEST");
 }
 
@@ -82,7 +83,8 @@ async fn a_body_that_stops_coming_is_given_up() {
 async fn errors_speak_the_screens_language_and_keep_the_trace() {
     let world = World::usual().await;
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let got = world.ask("GET", "/v1/runs/x", &[ANN, ("accept-language", "ko-KR,en;q=0.5"), ("traceparent", trace)], "").await;
+    let got =
+        world.ask("GET", "/v1/runs/x", &[ANN, ("accept-language", "ko-KR,en;q=0.5"), ("traceparent", trace)], "").await;
     let body = got.fails(404, "NOT_FOUND").json();
     assert_eq!(body["error"]["user_message"], "찾을 수 없습니다.");
     assert_eq!(body["error"]["trace_id"], "0af7651916cd43dd8448eb211c80319c");

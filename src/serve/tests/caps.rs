@@ -27,7 +27,9 @@ async fn questions_health_and_operators_are_answered_while_calls_and_streams_are
     let refused = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
     assert_eq!(refused.fails(503, "LOAD_SHED").headers["retry-after"], "1");
     assert_eq!(world.send(watch()).await.status(), 503);
-    for path in ["/healthz", "/readyz", "/v1/runs", &format!("/v1/runs/{id}"), &format!("/v1/runs/{id}/why"), "/v1/agents"] {
+    for path in
+        ["/healthz", "/readyz", "/v1/runs", &format!("/v1/runs/{id}"), &format!("/v1/runs/{id}/why"), "/v1/agents"]
+    {
         world.with_key("olga", "GET", path, "").await.is(200);
     }
     world.with_key("olga", "POST", "/v1/agents/hang/breaker", r#"{"action":"reset"}"#).await.is(200);

@@ -38,7 +38,10 @@ async fn a_run_is_accepted_followed_and_deleted() {
 
 /// The events of a stream's text.
 fn events(text: &str) -> Vec<Value> {
-    text.lines().filter_map(|line| line.strip_prefix("data: ")).map(|data| serde_json::from_str(data).unwrap()).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect()
 }
 
 #[tokio::test]
@@ -98,8 +101,12 @@ async fn calls_tell_what_they_took() {
     let world = World::usual().await;
     let got = world.ask("POST", "/v1/agents/echo/call", &[ANN], r#"{"input":{"a":1}}"#).await;
     assert_eq!(got.is(200).json()["output"]["a"], 1);
-    assert_eq!((&got.headers["x-watertight-agent"], &got.headers["x-watertight-attempts"]), (&"echo".parse().unwrap(), &"1".parse().unwrap()));
-    let streamed = world.ask("POST", "/v1/agents/echo/call", &[ANN, ("accept", "text/event-stream")], r#"{"input":{"a":1}}"#);
+    assert_eq!(
+        (&got.headers["x-watertight-agent"], &got.headers["x-watertight-attempts"]),
+        (&"echo".parse().unwrap(), &"1".parse().unwrap())
+    );
+    let streamed =
+        world.ask("POST", "/v1/agents/echo/call", &[ANN, ("accept", "text/event-stream")], r#"{"input":{"a":1}}"#);
     let streamed = streamed.await;
     assert_eq!(events(&streamed.is(200).text).last().unwrap()["output"]["a"], 1);
 }

@@ -16,7 +16,11 @@ use tower::ServiceExt as _;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    journal::{files::store::{FileSettings, FileStore}, journal::SqliteJournal, settings::JournalSettings},
+    journal::{
+        files::store::{FileSettings, FileStore},
+        journal::SqliteJournal,
+        settings::JournalSettings,
+    },
     model::name::Name,
     runtime::{
         engine::Runtime,
@@ -148,9 +152,8 @@ impl World {
             .await
             .unwrap();
         let known: BTreeSet<Name> = ["echo", "hang"].map(name).into();
-        let workflows = [("one", WORKFLOW), ("hanging", HANGING)].map(|(name, text)| {
-            (name.to_owned(), Arc::new(check::load(name, text.as_bytes(), &known).unwrap()))
-        });
+        let workflows = [("one", WORKFLOW), ("hanging", HANGING)]
+            .map(|(name, text)| (name.to_owned(), Arc::new(check::load(name, text.as_bytes(), &known).unwrap())));
         let state = AppState::new(Service {
             caps: Caps::new(&settings),
             settings,
