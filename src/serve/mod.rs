@@ -10,6 +10,7 @@ pub mod caps;
 pub mod cors;
 pub mod files;
 pub mod handover;
+pub mod gateway;
 pub mod health;
 pub mod http;
 pub mod router;
