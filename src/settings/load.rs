@@ -347,8 +347,12 @@ impl Found<'_> {
         let mut fitting = Vec::new();
         for (index, target) in targets.into_iter().enumerate() {
             let read = self.providers.get(&target.provider);
-            let model = target.model.clone().or_else(|| read.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone())));
-            let needs_model = read.is_some_and(|read| read.kind == Some(Kind::OpenAi) && read.flavor != Flavor::LlamaCpp);
+            let model = target
+                .model
+                .clone()
+                .or_else(|| read.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone())));
+            let needs_model =
+                read.is_some_and(|read| read.kind == Some(Kind::OpenAi) && read.flavor != Flavor::LlamaCpp);
             let rule = match read {
                 None => "names a provider that is not there",
                 Some(read) if read.kind != kind => "must lean on a provider of the first target's kind",

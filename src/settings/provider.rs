@@ -10,7 +10,9 @@ use crate::{
 
 use super::{
     breaker::read_breaker,
-    endpoint::{Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_headers, read_paths, read_query},
+    endpoint::{
+        Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_headers, read_paths, read_query,
+    },
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     problem::Origin,

@@ -50,7 +50,11 @@ pub(super) fn take_targets(agent: &Name, table: &mut Table, report: &mut Report)
     for (index, entry) in entries.iter().enumerate() {
         let key = format!("{path}[{index}]");
         match read_entry(entry, if weighted { 0 } else { index }) {
-            Ok(found) if read.iter().any(|(_, _, known)| (&known.provider, &known.model) == (&found.2.provider, &found.2.model)) => {
+            Ok(found)
+                if read
+                    .iter()
+                    .any(|(_, _, known)| (&known.provider, &known.model) == (&found.2.provider, &found.2.model)) =>
+            {
                 refuse(report, key, entry, "names the same provider and model as one before it");
             }
             Ok(found) => {
@@ -78,7 +82,9 @@ fn read_entry(entry: &Node, place: usize) -> Result<(Node, Option<Node>, Target)
     }
     let text = |key: &str| match table.get(key) {
         None => Ok(None),
-        Some(node @ Node { value: Value::Text(text), .. }) if !text.is_empty() => Ok(Some((node.clone(), text.clone()))),
+        Some(node @ Node { value: Value::Text(text), .. }) if !text.is_empty() => {
+            Ok(Some((node.clone(), text.clone())))
+        }
         Some(_) => Err("provider and model must be texts in quotes"),
     };
     let number = |key: &str, min: i64, default: u32| match table.get(key).map(|node| &node.value) {

@@ -203,7 +203,9 @@ fn everything_that_is_set_arrives() {
     assert_eq!((settings.run.language, settings.run.places), (Language::Ko, PlaceSharing::Rounded));
     assert_eq!(settings.limits.reply_bytes_max, 1_000_000);
     let local = settings.provider("local").unwrap();
-    let ProviderBackend::OpenAi { endpoint, flavor, stream_upstream, paths } = &local.backend else { panic!("{local:?}") };
+    let ProviderBackend::OpenAi { endpoint, flavor, stream_upstream, paths } = &local.backend else {
+        panic!("{local:?}")
+    };
     assert_eq!(endpoint.base_url, "http://127.0.0.1:8081/v1");
     assert_eq!((paths, &endpoint.auth), (&ModelPaths::default(), &AuthStyle::Bearer));
     assert_eq!((*flavor, *stream_upstream), (Flavor::LlamaCpp, StreamUpstream::Always));
@@ -965,18 +967,27 @@ fn targets_and_the_ways_of_providers() {
         let further = &agent.targets[0];
         assert_eq!((further.provider.as_str(), further.model.as_deref()), ("b", Some("y")));
         assert_eq!([agent.rank, further.rank].map(|rank| (rank.order, rank.weight)), ranks, "{targets}");
-        let ProviderBackend::OpenAi { endpoint, paths, .. } = &settings.provider("b").unwrap().backend else { panic!() };
+        let ProviderBackend::OpenAi { endpoint, paths, .. } = &settings.provider("b").unwrap().backend else {
+            panic!()
+        };
         assert_eq!(endpoint.auth, AuthStyle::Header("api-key".to_owned()));
         assert_eq!(paths.chat.as_deref(), Some("/d/{model}/chat"));
     }
     for (targets, rule) in [
-        ("{ provider = 'a', model = 'x' }, { provider = 'a', model = 'x' }", "names the same provider and model as one before it"),
+        (
+            "{ provider = 'a', model = 'x' }, { provider = 'a', model = 'x' }",
+            "names the same provider and model as one before it",
+        ),
         ("{ provider = 'a', model = 'x' }, { provider = 'c' }", "names a provider that is not there"),
         ("{ provider = 'b' }, { provider = 'a' }", "must name a model"),
-        ("{ provider = 'a', model = 'x', weight = 0 }", "order must be a whole number from 0 to 1000, weight one from 1 to 1000"),
+        (
+            "{ provider = 'a', model = 'x', weight = 0 }",
+            "order must be a whole number from 0 to 1000, weight one from 1 to 1000",
+        ),
         ("{ provider = 'a', model = 'x', x = 1 }", "knows only provider, model, order and weight"),
     ] {
-        let error = Given::config(&config(&format!("model = 'm'\nprovider = 'a'\ntargets = [{targets}]"))).load().unwrap_err();
+        let error =
+            Given::config(&config(&format!("model = 'm'\nprovider = 'a'\ntargets = [{targets}]"))).load().unwrap_err();
         assert!(error.to_string().contains(rule), "{targets}: {error}");
     }
 }

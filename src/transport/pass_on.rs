@@ -46,7 +46,8 @@ impl ProviderClient {
             request = request.body(Body::wrap_stream(body));
         }
         let request = request.build().map_err(failure_of_error)?;
-        let incoming = Incoming::answer_to(self.http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
+        let incoming =
+            Incoming::answer_to(self.http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
         Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), incoming })
     }
 }

@@ -11,11 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     model::{envelope::ErrorCode, name::Name, nearest::nearest},
-    serve::{
-        access::caller::Caller,
-        answer::failure::Failure,
-        state::AppState,
-    },
+    serve::{access::caller::Caller, answer::failure::Failure, state::AppState},
     transport::client::ProviderClient,
 };
 
@@ -62,7 +58,9 @@ impl Gateway {
             close.unwrap_or_default(),
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         );
-        Failure::new(ErrorCode::NotFound, message).with_detail(PARAM, "model").with_detail(OPENAI_CODE, "model_not_found")
+        Failure::new(ErrorCode::NotFound, message)
+            .with_detail(PARAM, "model")
+            .with_detail(OPENAI_CODE, "model_not_found")
     }
 }
 

@@ -18,9 +18,14 @@ use crate::{
         facts::{Ending, TimeoutKind},
         reply::AttemptFailure,
     },
-    runtime::{outside::Admission, refusal::failure_envelope},
     policy::verdict::Keyed,
-    serve::{access::caller::Caller, answer::{body::too_large, failure::Failure}, caps::Place, state::AppState},
+    runtime::{outside::Admission, refusal::failure_envelope},
+    serve::{
+        access::caller::Caller,
+        answer::{body::too_large, failure::Failure},
+        caps::Place,
+        state::AppState,
+    },
     transport::{pass_on::PassedOn, wire::ERROR_BODY_BYTES_MAX},
 };
 
@@ -46,14 +51,16 @@ pub(crate) async fn pass(
     request: Request,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    let (agent, service) =
-        gateway.service_of(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?} with a service of its own")))?;
+    let (agent, service) = gateway
+        .service_of(&name)
+        .ok_or_else(|| Failure::not_found(format_args!("agent {name:?} with a service of its own")))?;
     let path = path_of(&request, &name)?;
     let place = state.caps.call()?;
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let mut admission = handle.enter(&caller.call_context(&*runtime.clock(), None))?;
-    let (longest, slow_call) = (handle.attempt_timeout().min(caller.deadline.unwrap_or(Duration::MAX)), handle.slow_call());
+    let (longest, slow_call) =
+        (handle.attempt_timeout().min(caller.deadline.unwrap_or(Duration::MAX)), handle.slow_call());
     drop(runtime);
     let (parts, body) = request.into_parts();
     let headers = onward(&parts.headers, &caller, &state);
@@ -105,7 +112,8 @@ fn onward(given: &HeaderMap, caller: &Caller, state: &AppState) -> HeaderMap {
         headers.remove(header::AUTHORIZATION);
         headers.remove("x-api-key");
     }
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| name.as_str().starts_with("x-watertight-")).cloned().collect();
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("x-watertight-")).cloned().collect();
     for name in ours {
         headers.remove(name);
     }

@@ -105,6 +105,11 @@ async fn relayed(
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get(contract::IDEMPOTENCY_KEY) else { return Ok(None) };
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
-    let rule = || Failure::invalid(format!("header {} must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters", contract::IDEMPOTENCY_KEY));
+    let rule = || {
+        Failure::invalid(format!(
+            "header {} must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters",
+            contract::IDEMPOTENCY_KEY
+        ))
+    };
     text.map(|text| Some(text.to_owned())).ok_or_else(rule)
 }

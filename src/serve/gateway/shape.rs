@@ -18,7 +18,8 @@ pub(super) const OPENAI_CODE: &str = "openai_code";
 /// `{"error": {"message", "type", "param", "code", "watertight"}}`.
 pub(super) fn in_openai_words(envelope: &Envelope) -> Value {
     let detail = |key: &str| envelope.details.get(key).cloned();
-    let code = detail(OPENAI_CODE).or_else(|| detail("upstream_code")).unwrap_or_else(|| code_of(envelope.error_code).into());
+    let code =
+        detail(OPENAI_CODE).or_else(|| detail("upstream_code")).unwrap_or_else(|| code_of(envelope.error_code).into());
     json!({
         "error": {
             "message": envelope.message,

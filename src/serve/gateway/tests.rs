@@ -55,7 +55,7 @@ fn state() -> AppState {
 }
 
 /// A service with agent `fast` (also `gpt`) in front of `server`, whose calls are tried so often.
-async fn service(server: &FakeServer, attempts_max: u32) -> Router {
+async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
     let name = |text: &str| Name::try_new(text).unwrap();
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let settings = OpenAiSettings {
@@ -67,7 +67,8 @@ async fn service(server: &FakeServer, attempts_max: u32) -> Router {
     let backend = OpenAiAgent::try_new(Arc::clone(&client), settings).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
     agent.retry.attempts_max = attempts_max;
-    agent.timeouts = Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
+    agent.timeouts =
+        Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
     let builder = Runtime::builder().seed(7).provider(ProviderSettings::new(name("local")));
     let runtime = builder.agent(agent, Arc::new(backend)).start().await.unwrap();
     let state = state();
@@ -101,7 +102,8 @@ const STREAM: &str = r#","stream":true"#;
 #[tokio::test]
 async fn a_plain_answer_and_what_is_told_of_it() {
     let server = FakeServer::start(vec![answer(200, "content-type: application/json\r\n", WHOLE)]).await;
-    let answer = service(&server, 1).await.oneshot(ask("")).await.unwrap();
+    let service = serving(&server, 1).await;
+    let answer = service.clone().oneshot(ask("")).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-watertight-agent")), (200, "fast"));
     assert_eq!((header(&answer, "x-watertight-attempts"), header(&answer, "x-watertight-fallback")), ("1", ""));
     assert!(!header(&answer, "x-watertight-call-id").is_empty());
@@ -121,7 +123,8 @@ async fn errors_keep_status_wait_and_words() {
         (400, "", 3, "", "invalid_request_error", "false"),
     ] {
         let server = FakeServer::start(vec![error(status, headers)]).await;
-        let answer = service(&server, attempts).await.oneshot(ask("")).await.unwrap();
+        let service = serving(&server, attempts).await;
+        let answer = service.clone().oneshot(ask("")).await.unwrap();
         assert_eq!(answer.status().as_u16(), status);
         assert_eq!((header(&answer, "retry-after"), header(&answer, "x-should-retry")), (retry_after, should_retry));
         let tried = if status == 400 { "1".to_owned() } else { attempts.to_string() };
@@ -136,7 +139,7 @@ async fn errors_keep_status_wait_and_words() {
 #[tokio::test]
 async fn layers_of_retries_do_not_multiply() {
     let server = FakeServer::start(vec![answer(500, "", "{}")]).await;
-    let service = service(&server, 4).await;
+    let service = serving(&server, 4).await;
     for tried in 1..=4 {
         let answer = service.clone().oneshot(ask("")).await.unwrap();
         if header(&answer, "x-should-retry") == "false" {
@@ -156,7 +159,8 @@ async fn streams_that_end_well_and_that_do_not() {
         (vec![SAID, error, "data: [DONE]\n\n"], false),
     ] {
         let server = FakeServer::start(vec![stream(&sent.concat())]).await;
-        let answer = service(&server, 3).await.oneshot(ask(STREAM)).await.unwrap();
+        let service = serving(&server, 3).await;
+        let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
         assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (200, "text/event-stream"));
         let text = text(answer).await;
         assert!(text.starts_with(SAID), "{text}");
@@ -175,10 +179,12 @@ async fn streams_that_end_well_and_that_do_not() {
 async fn a_stream_that_fails_before_its_content_is_an_error_with_its_status() {
     let busy = "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n";
     let server = FakeServer::start(vec![stream(busy)]).await;
-    let answer = service(&server, 1).await.oneshot(ask(STREAM)).await.unwrap();
+    let service = serving(&server, 1).await;
+    let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (503, "application/json"));
     let server = FakeServer::start(vec![stream(busy), stream(&[SAID, STOP].concat())]).await;
-    let answer = service(&server, 2).await.oneshot(ask(STREAM)).await.unwrap();
+    let service = serving(&server, 2).await;
+    let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
     assert_eq!((answer.status().as_u16(), header(&answer, "x-watertight-attempts")), (200, "2"));
 }
 
@@ -191,16 +197,16 @@ async fn who_leaves_stops_the_model() {
         (STREAM, vec![stream_head(), Step::Send(SAID.as_bytes().to_vec()), Step::UntilClosed]),
     ] {
         let mut server = FakeServer::start(vec![steps]).await;
-        let service = service(&server, 1).await;
+        let service = serving(&server, 1).await;
         let asking = async {
-            let answer = service.oneshot(ask(form)).await.unwrap();
+            let answer = service.clone().oneshot(ask(form)).await.unwrap();
             text(answer).await
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
         assert!(server.sees_client_leave().await, "{form}");
     }
     let server = FakeServer::start(vec![answer(503, "retry-after: 1\r\n", "{}")]).await;
-    let waiting = service(&server, 3).await.oneshot(ask(""));
+    let waiting = serving(&server, 3).await.oneshot(ask(""));
     assert!(tokio::time::timeout(Duration::from_millis(300), waiting).await.is_err());
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert_eq!(server.requests().len(), 1, "nothing further is sent for whoever left");
@@ -209,7 +215,7 @@ async fn who_leaves_stops_the_model() {
 #[tokio::test]
 async fn requests_that_cannot_be() {
     let server = FakeServer::start(vec![]).await;
-    let service = service(&server, 1).await;
+    let service = serving(&server, 1).await;
     let chat = "/v1/chat/completions";
     for (path, body, status, param) in [
         (chat, "{", 400, Value::Null),
@@ -222,7 +228,11 @@ async fn requests_that_cannot_be() {
         let answer = service.clone().oneshot(post(path, body)).await.unwrap();
         assert_eq!(answer.status().as_u16(), status, "{body}");
         let told: Value = serde_json::from_str(&text(answer).await).unwrap();
-        assert_eq!((&told["error"]["type"], &told["error"]["param"]), (&json!("invalid_request_error"), &param), "{body}");
+        assert_eq!(
+            (&told["error"]["type"], &told["error"]["param"]),
+            (&json!("invalid_request_error"), &param),
+            "{body}"
+        );
         if status == 404 {
             assert_eq!(told["error"]["code"], "model_not_found");
             assert!(told["error"]["message"].as_str().unwrap().contains("fast, gpt"), "{told}");
@@ -230,7 +240,8 @@ async fn requests_that_cannot_be() {
     }
     assert!(server.requests().is_empty());
     let get = |path: &str| Request::get(path).body(Body::empty()).unwrap();
-    let listed: Value = serde_json::from_str(&text(service.clone().oneshot(get("/v1/models")).await.unwrap()).await).unwrap();
+    let listed: Value =
+        serde_json::from_str(&text(service.clone().oneshot(get("/v1/models")).await.unwrap()).await).unwrap();
     assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["owned_by"]), (&json!("fast"), &json!("fast")));
     assert_eq!(service.clone().oneshot(get("/v1/models/gpt")).await.unwrap().status().as_u16(), 200);
     assert_eq!(service.oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
@@ -240,7 +251,7 @@ async fn requests_that_cannot_be() {
 async fn an_existing_service_behind_its_guards() {
     let odd = "content-type: text/plain\r\nx-own: yes\r\n";
     let server = FakeServer::start(vec![answer(418, odd, "teapot \u{1F980}")]).await;
-    let service = service(&server, 3).await;
+    let service = serving(&server, 3).await;
     let request = Request::patch("/agents/fast/a%20b/c?x=1&y=%2F")
         .header("x-mine", "1")
         .header("connection", "x-hop")
@@ -254,8 +265,17 @@ async fn an_existing_service_behind_its_guards() {
     assert_eq!(text(answer).await, "teapot \u{1F980}");
     let sent = server.requests().concat();
     assert!(sent.starts_with("PATCH /v1/a%20b/c?x=1&y=%2F HTTP/1.1\r\n"), "{sent}");
-    assert!(sent.contains("x-mine: 1\r\n") && !sent.contains("x-hop") && sent.contains("x-watertight-tenant: acme"), "{sent}");
-    for climbing in ["/agents/fast/../x", "/agents/fast/a/%2e%2E/x", "/agents/fast/..%2fx", "/agents/fast/a/..%5cx", "/agents/none/x"] {
+    assert!(
+        sent.contains("x-mine: 1\r\n") && !sent.contains("x-hop") && sent.contains("x-watertight-tenant: acme"),
+        "{sent}"
+    );
+    for climbing in [
+        "/agents/fast/../x",
+        "/agents/fast/a/%2e%2E/x",
+        "/agents/fast/..%2fx",
+        "/agents/fast/a/..%5cx",
+        "/agents/none/x",
+    ] {
         let request = Request::get(climbing).body(Body::empty()).unwrap();
         assert_eq!(service.clone().oneshot(request).await.unwrap().status().as_u16(), 404, "{climbing}");
     }
@@ -267,9 +287,10 @@ async fn who_leaves_a_service_stops_it_too() {
     let head = Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());
     for steps in [vec![Step::UntilClosed], vec![head, Step::UntilClosed]] {
         let mut server = FakeServer::start(vec![steps]).await;
-        let service = service(&server, 1).await;
+        let service = serving(&server, 1).await;
         let asking = async {
-            let answer = service.oneshot(Request::get("/agents/fast/x").body(Body::empty()).unwrap()).await.unwrap();
+            let answer =
+                service.clone().oneshot(Request::get("/agents/fast/x").body(Body::empty()).unwrap()).await.unwrap();
             to_bytes(answer.into_body(), usize::MAX).await
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
