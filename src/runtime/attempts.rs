@@ -175,6 +175,7 @@ impl Call {
             tenant: context.tenant,
             feature: context.feature,
             priority: context.priority,
+            prompt: context.prompt,
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
             relay,

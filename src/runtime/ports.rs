@@ -131,6 +131,8 @@ pub struct AttemptRequest {
     pub feature: Option<String>,
     /// In which class.
     pub priority: Option<String>,
+    /// A prompt that replaces the agent's own; a backend without prompts leaves it alone.
+    pub prompt: Option<Arc<str>>,
     /// The backend's own timeouts.
     pub timeouts: AttemptTimeouts,
     /// The call's slots; see [`Hold`].

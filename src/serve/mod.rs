@@ -13,6 +13,7 @@ pub mod gateway;
 pub mod handover;
 pub mod health;
 pub mod http;
+pub mod listener;
 pub mod router;
 pub mod script;
 pub mod script_file;

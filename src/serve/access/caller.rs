@@ -133,6 +133,9 @@ impl Caller {
             tenant: self.tenant.clone(),
             feature: self.feature.clone(),
             priority: self.priority.clone(),
+            key_id: self.key_name().map(str::to_owned),
+            user: self.user.clone(),
+            prompt: None,
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
         }
