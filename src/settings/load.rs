@@ -22,11 +22,11 @@ use super::{
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
     problem::{Origin, Problem, SettingsError},
-    provider::{Flavor, Kind, Provider, ReadProvider, implicit_embedded, read_provider},
+    provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
-    targets::{Target, take_targets},
+    targets::{fitting_targets, take_targets},
     whole::check_whole,
 };
 
@@ -326,7 +326,7 @@ impl Found<'_> {
         };
         let (rank, targets) = take_targets(name, &mut table, report);
         let provider = self.provider_of(name, &table, &place, is_written, report)?;
-        let targets = self.fitting_targets(name, &provider, targets, report);
+        let targets = fitting_targets(name, &self.providers, &provider, targets, report);
         let read = self.providers.get(&provider)?;
         let around = Surroundings {
             defaults: self.defaults,
@@ -338,37 +338,6 @@ impl Found<'_> {
         };
         let agent = read_agent(name, &table, place, &around, report);
         Some(Agent { rank, targets, ..agent })
-    }
-
-    /// Further targets whose providers are there and of the first one's kind, with their models.
-    fn fitting_targets(&self, agent: &Name, first: &Name, targets: Vec<Target>, report: &mut Report) -> Vec<Target> {
-        let path = key_path(&key_path("agents", agent.as_str()), "targets");
-        let kind = self.providers.get(first).and_then(|read| read.kind);
-        let mut fitting = Vec::new();
-        for (index, target) in targets.into_iter().enumerate() {
-            let read = self.providers.get(&target.provider);
-            let model = target
-                .model
-                .clone()
-                .or_else(|| read.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone())));
-            let needs_model =
-                read.is_some_and(|read| read.kind == Some(Kind::OpenAi) && read.flavor != Flavor::LlamaCpp);
-            let rule = match read {
-                None => "names a provider that is not there",
-                Some(read) if read.kind != kind => "must lean on a provider of the first target's kind",
-                Some(read) if read.kind == Some(Kind::Embedded) => "must not be embedded: there is only one such place",
-                Some(_) if needs_model && model.is_none() => "must name a model",
-                Some(_) => {
-                    fitting.push(Target { model, ..target });
-                    continue;
-                }
-            };
-            let key = format!("{path}[{}]", index + 1);
-            let origin = report.origin_of(&key);
-            let value = Some(target.provider.to_string());
-            report.problems.push(Problem { origin, key, value, rule: rule.to_owned() });
-        }
-        fitting
     }
 
     /// The agent's provider: the one it names, else the only one, else the embedded one.

@@ -1,11 +1,14 @@
 //! `targets` of an agent: the places where its work can be done, in order or shared by weight. `provider` and `model` alone are one
 //! target; a list replaces them.
 
+use std::collections::BTreeMap;
+
 use crate::{model::name::Name, policy::fallback::Rank};
 
 use super::{
     node::{Node, Table, Value, key_path},
     problem::Problem,
+    provider::{Flavor, Kind, ReadProvider},
     report::Report,
 };
 
@@ -100,4 +103,38 @@ fn read_entry(entry: &Node, place: usize) -> Result<(Node, Option<Node>, Target)
     let order = number("order", 0, u32::try_from(place).unwrap_or(u32::MAX))?;
     let weight = number("weight", 1, 1)?;
     Ok((provider_node, model_node, Target { provider, model, rank: Rank { order, weight } }))
+}
+
+/// Further targets whose providers are there and of the first one's kind, with their models.
+pub(super) fn fitting_targets(
+    agent: &Name,
+    providers: &BTreeMap<Name, ReadProvider>,
+    first: &Name,
+    targets: Vec<Target>,
+    report: &mut Report,
+) -> Vec<Target> {
+    let path = key_path(&key_path("agents", agent.as_str()), "targets");
+    let kind = providers.get(first).and_then(|read| read.kind);
+    let mut fitting = Vec::new();
+    for (index, target) in targets.into_iter().enumerate() {
+        let read = providers.get(&target.provider);
+        let model =
+            target.model.clone().or_else(|| read.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone())));
+        let needs_model = read.is_some_and(|read| read.kind == Some(Kind::OpenAi) && read.flavor != Flavor::LlamaCpp);
+        let rule = match read {
+            None => "names a provider that is not there",
+            Some(read) if read.kind != kind => "must lean on a provider of the first target's kind",
+            Some(read) if read.kind == Some(Kind::Embedded) => "must not be embedded: there is only one such place",
+            Some(_) if needs_model && model.is_none() => "must name a model",
+            Some(_) => {
+                fitting.push(Target { model, ..target });
+                continue;
+            }
+        };
+        let key = format!("{path}[{}]", index + 1);
+        let origin = report.origin_of(&key);
+        let value = Some(target.provider.to_string());
+        report.problems.push(Problem { origin, key, value, rule: rule.to_owned() });
+    }
+    fitting
 }
