@@ -1,5 +1,5 @@
 //! What `deploy/` names must exist: commands, flags, keys, files, ports, variables. The configuration there is loaded, the health check
-//! there is asked. Images are not built: that needs a daemon and a registry.
+//! there is asked; the browser example is what it says. Images are not built: that needs a daemon and a registry.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -176,4 +176,17 @@ fn what_the_dockerfile_names_exists() {
     let command: Vec<String> =
         serde_json::from_str(text.lines().find_map(|line| line.strip_prefix("CMD ")).unwrap()).unwrap();
     assert!(output(&[&command[0], "--help"]).status.success(), "{command:?}");
+}
+
+#[test]
+fn the_browser_example_is_as_short_as_it_says_and_fetches_nothing_from_elsewhere() {
+    assert!(read("examples/browser/follow.js").lines().count() <= 60);
+    let page = read("examples/browser/index.html");
+    for (attribute, at) in
+        ["src=\"", "href=\""].iter().flat_map(|key| page.match_indices(key)).map(|(at, key)| (key, at))
+    {
+        let name = page[at + attribute.len()..].split('"').next().unwrap();
+        assert!(root().join("examples/browser").join(name).exists(), "{name}");
+    }
+    assert!(!read("examples/browser/style.css").contains("url("));
 }

@@ -24,6 +24,7 @@ use crate::{
         agents::acts::restore_modes,
         answer::failure::Failure,
         caps::Caps,
+        gateway::door,
         health::BEAT,
         http::server::Server,
         metrics,
@@ -66,6 +67,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         ending: Ending::default(),
         metrics: Some(page),
     });
+    let gateway = door::routes(assemble::gateway(&project, &settings)?);
     let running = start(&project, &settings, log.as_ref()).await?;
     state.door.open(Arc::new(running));
     // Heard from here on: whoever reads that it listens may stop it at once.
@@ -73,9 +75,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let is_stopped = stop.as_mut().now_or_never().is_some();
     if !is_stopped {
         announce(&project.folder, address, &state, &settings);
-        serve_until(&listener, &state, stop).await;
+        serve_until(listener, &state, gateway, stop).await;
     }
-    drop(listener);
     end(&state).await;
     if let Some(log) = log {
         log.close()?;
@@ -147,14 +148,20 @@ fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Set
 }
 
 /// Serves until it is told to stop; then nothing new comes in.
-async fn serve_until(listener: &tokio::net::TcpListener, state: &AppState, stop: impl Future<Output = ()>) {
+async fn serve_until(
+    listener: tokio::net::TcpListener,
+    state: &AppState,
+    plugged: OpenApiRouter<AppState>,
+    stop: impl Future<Output = ()>,
+) {
     let server = Server::default();
-    let routes = router(state.clone(), OpenApiRouter::new());
+    let routes = router(state.clone(), plugged);
     tokio::select! {
-        () = server.listen(listener, routes, &state.settings) => {}
+        () = server.listen(&listener, routes, &state.settings) => {}
         () = keep_up(state) => {}
         () = stop => {}
     }
+    drop(listener);
     say("watertight: stopping");
     // No new runs or calls; those under way have the grace, and streams say their last line at once.
     state.ending.draining.cancel();
@@ -166,7 +173,12 @@ async fn serve_until(listener: &tokio::net::TcpListener, state: &AppState, stop:
             running.runtime.drain(grace).await;
         }
     };
-    tokio::join!(server.end(grace), drain);
+    let ending = async { tokio::join!(server.end(grace), drain) };
+    // Health goes on while the node stops.
+    tokio::select! {
+        _ = ending => {}
+        () = keep_up(state) => {}
+    }
 }
 
 /// What goes on beside the requests.

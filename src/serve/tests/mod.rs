@@ -4,4 +4,4 @@ mod access;
 mod answers;
 mod caps;
 mod runs;
-mod support;
+pub(super) mod support;

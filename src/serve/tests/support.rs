@@ -210,6 +210,14 @@ impl World {
     }
 }
 
+/// A runtime that is asked for no runs: its journal is gone with this function.
+pub(in crate::serve) fn without_runs(runtime: Runtime) -> Arc<Running> {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
+    Arc::new(Running { runtime: Arc::new(runtime), journal, files })
+}
+
 /// Waits until something is so; a test that waits in vain fails.
 pub(super) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
