@@ -8,11 +8,12 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agent_actor::Job,
+    agent_actor::{InHand, Job},
     attempt_cut::{cancelled, cut_failure},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, logged_call},
     core::{AgentCore, Shared, lock},
+    dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
     refusal::{Refusal, failure_envelope},
@@ -37,11 +38,13 @@ use crate::{
 const PACE_QUESTION: Duration = Duration::from_secs(5);
 
 /// Runs a call to its end, whatever happens in it.
-pub(crate) async fn run(job: Box<Job>) {
+pub(crate) async fn run(in_hand: InHand) {
+    let Some(job) = in_hand.take_over() else { return };
     let Job { request, permit, reply, cancel, .. } = *job;
     let mut call = Call::begin(permit, &request);
-    let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
-    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
+    let (mut request, watchers) = call.attempt_request(request);
+    let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
+    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
     call.finish(result, stop, reply);
 }
 
@@ -64,6 +67,8 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+    /// It killed twice: nobody is to try it again.
+    killed: Killed,
 }
 
 /// Who is told of a call while it runs.
@@ -95,15 +100,15 @@ impl Call {
             usage: None,
             bad_replies: 0,
             own_refusals: 0,
+            killed: Killed::Once,
         }
     }
 
     /// All attempts and the waits between them.
-    async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
+    async fn drive(&mut self, request: &mut AttemptRequest, watchers: Watchers, cancel: &CancellationToken) -> CallEnd {
         lock(&self.agent.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
-        let (mut request, watchers) = self.attempt_request(request);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -119,7 +124,7 @@ impl Call {
             (request.attempt, request.deadline) = (attempt, left);
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
-            let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
+            let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
@@ -175,7 +180,10 @@ impl Call {
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
-    fn panicked(&mut self) -> AttemptFailure {
+    fn panicked(&mut self, request: &AttemptRequest) -> AttemptFailure {
+        if let Some(killer) = Killer::of_attempt(request, "the attempt's task panicked") {
+            self.killed = self.shared.dead_letters.killed(&killer, &self.agent, &self.shared);
+        }
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         if let Some(started) = self.under_way.take() {
             self.write_down(started, self.shared.now(), Some(&failure), None);
@@ -350,6 +358,8 @@ impl Call {
                 let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
                 let envelope = if stopped {
                     Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+                } else if self.killed == Killed::Twice {
+                    Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
                 } else {
                     failure_envelope(&failure, name, self.agent.keyed, attempts)
                 };

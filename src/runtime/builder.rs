@@ -16,6 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     address::Address,
     core::{AgentCore, AgentMetrics, Guard, ProviderCore, Shared},
+    dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
@@ -106,6 +107,7 @@ pub struct RuntimeBuilder {
     providers: Vec<ProviderSettings>,
     agents: Vec<(AgentSettings, Arc<dyn Backend>)>,
     call_log: Option<Arc<dyn CallLog>>,
+    dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -151,6 +153,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Calls that are put aside go there too, beside the runtime's own memory: every journal is such a place.
+    #[must_use]
+    pub fn dead_letter_box(mut self, dead_letter_box: Arc<dyn DeadLetterBox>) -> Self {
+        self.dead_letter_box = Some(dead_letter_box);
+        self
+    }
+
     /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
     /// client as a [`super::guard_layer::GuardLayer`].
     #[must_use]
@@ -187,6 +196,7 @@ impl RuntimeBuilder {
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
+            dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);

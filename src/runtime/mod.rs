@@ -6,6 +6,7 @@
 
 pub mod builder;
 pub mod call;
+pub mod dead_letters;
 pub mod engine;
 pub mod function_agent;
 pub mod guard_layer;

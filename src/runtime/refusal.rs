@@ -40,6 +40,9 @@ pub(crate) enum Refusal {
     /// The actor died with the call queued.
     #[error("the agent restarted while the call was queued")]
     Restarted,
+    /// A call of this key killed twice.
+    #[error("this call killed its agent's actor or its attempt twice and was put aside")]
+    DeadLetter,
 }
 
 impl Refusal {
@@ -53,6 +56,7 @@ impl Refusal {
                 .with_detail("compartment", &**compartment),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
+            Self::DeadLetter => Envelope::new(ErrorCode::Internal, message).with_detail("reason", "dead_letter"),
             Self::Restarted => Envelope::new(ErrorCode::AgentRestarted, message).with_retry_after(1.0),
         };
         envelope.with_agent(agent)
