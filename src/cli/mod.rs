@@ -18,6 +18,7 @@ mod report;
 mod run_command;
 mod say;
 mod serve_command;
+pub mod storage;
 mod table;
 mod told_to_stop;
 

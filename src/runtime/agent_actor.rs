@@ -83,14 +83,14 @@ struct Queued(Option<Arc<AgentCore>>);
 
 impl Queued {
     fn enter(agent: &Arc<AgentCore>) -> Self {
-        let depth = agent.mailbox_depth.fetch_add(1, Ordering::AcqRel) + 1;
+        let depth = agent.common.mailbox_depth.fetch_add(1, Ordering::AcqRel) + 1;
         agent.metrics.mailbox_depth.set(f64::from(depth));
         Self(Some(Arc::clone(agent)))
     }
 
     fn leave(&mut self) {
         if let Some(agent) = self.0.take() {
-            let depth = agent.mailbox_depth.fetch_sub(1, Ordering::AcqRel) - 1;
+            let depth = agent.common.mailbox_depth.fetch_sub(1, Ordering::AcqRel) - 1;
             agent.metrics.mailbox_depth.set(f64::from(depth));
         }
     }

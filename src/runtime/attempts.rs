@@ -11,7 +11,7 @@ use super::{
     agent_actor::{InHand, Job},
     attempt_cut::{cancelled, cut_failure},
     call::{CallError, CallReply, CallRequest},
-    call_record::{Caller, logged_call},
+    call_record::{Caller, attempt_record, logged_call},
     core::{AgentCore, Shared, lock},
     dead_letters::{Killed, Killer},
     permit::Permit,
@@ -28,8 +28,9 @@ use crate::{
     },
     policy::{
         breaker::state::{GateView, PassKind},
+        fallback::{Content, elsewhere},
         retry::{self, Failed, Next, Stop},
-        slow::{SlowBy, Timing},
+        slow::SlowBy,
         verdict::with_far_reset,
     },
 };
@@ -64,6 +65,10 @@ struct Call {
     /// When the attempt under way began.
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
+    /// In attempts, all together.
+    spent: Duration,
+    /// Something was passed on.
+    committed: bool,
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
@@ -98,6 +103,8 @@ impl Call {
             records: Vec::new(),
             under_way: None,
             usage: None,
+            spent: Duration::ZERO,
+            committed: false,
             bad_replies: 0,
             own_refusals: 0,
             killed: Killed::Once,
@@ -106,7 +113,7 @@ impl Call {
 
     /// All attempts and the waits between them.
     async fn drive(&mut self, request: &mut AttemptRequest, watchers: Watchers, cancel: &CancellationToken) -> CallEnd {
-        lock(&self.agent.retry_budget).count_call(self.started);
+        lock(&self.agent.common.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
         for attempt in 1.. {
@@ -159,7 +166,7 @@ impl Call {
 
     /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
     fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
-        let CallRequest { input, context, deltas, retried } = request;
+        let CallRequest { input, context, deltas, retried, relay } = request;
         let settings = &self.agent.settings;
         let attempt_request = AttemptRequest {
             agent: settings.name.clone(),
@@ -173,8 +180,10 @@ impl Call {
             tenant: context.tenant,
             feature: context.feature,
             priority: context.priority,
+            prompt: context.prompt,
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
+            relay,
         };
         (attempt_request, Watchers { deltas, retried })
     }
@@ -186,7 +195,8 @@ impl Call {
         }
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         if let Some(started) = self.under_way.take() {
-            self.write_down(started, self.shared.now(), Some(&failure), None);
+            let took = (started, self.shared.now());
+            self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
         }
         failure
     }
@@ -219,7 +229,7 @@ impl Call {
                 () = &mut cut => return Err(cut_failure(cut_ending, limit)),
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
-                    if agent.settings.slow_by.is_slow(slow_call, timing(progress, now)) {
+                    if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
                         ageing = false;
                         self.report_ageing(now);
                     } else {
@@ -249,10 +259,12 @@ impl Call {
         let elapsed = now.since(progress.started());
         let agent = &self.agent;
         agent.metrics.attempt_seconds.record(elapsed.as_secs_f64());
+        self.spent += elapsed;
+        self.committed |= progress.first_content().is_some();
         if let Some(first) = progress.first_content() {
             agent.metrics.first_token_seconds.record(first.since(progress.started()).as_secs_f64());
         }
-        let mut timing = timing(progress, now);
+        let mut timing = progress.timing(now);
         if let Ok(Reply { usage: Some(usage), .. }) = &result {
             timing.tokens = timing.tokens.max(usage.output_tokens);
         }
@@ -268,31 +280,18 @@ impl Call {
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);
+            if usage.estimated {
+                agent.metrics.usage_estimated.increment(1);
+            }
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
             self.bad_replies += 1;
         }
         self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
-        self.write_down(progress.started(), now, failure, status);
+        let took = (progress.started(), now);
+        self.records.push(attempt_record(&self.shared, &self.agent, took, failure, status));
         result
-    }
-
-    fn write_down(
-        &mut self,
-        started: Timestamp,
-        now: Timestamp,
-        failure: Option<&AttemptFailure>,
-        status: Option<u16>,
-    ) {
-        let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
-        self.records.push(AttemptRecord {
-            started_ms: self.shared.clock.unix_ms(started),
-            duration_ms: u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX),
-            status,
-            error_code: envelope.as_ref().map(|envelope| envelope.error_code.as_str().to_owned()),
-            retry_after: failure.and_then(|failure| failure.retry_after).map(|wait| wait.as_secs_f64()),
-        });
     }
 
     fn plan(&self, failure: &AttemptFailure, attempt: u32, progress: &Progress) -> Next {
@@ -314,7 +313,7 @@ impl Call {
             if self.is_shut_out() {
                 return Next::Stop(Stop::AttemptsUsed);
             }
-            let mut own = lock(&self.agent.retry_budget);
+            let mut own = lock(&self.agent.common.retry_budget);
             let mut shared = lock(&self.agent.provider.retry_budget);
             if !own.allows(now) || !shared.allows(now) {
                 return Next::Stop(Stop::AttemptsUsed);
@@ -351,9 +350,14 @@ impl Call {
                 usage: self.usage,
                 finish_reason: good.finish_reason,
                 attempts: self.records,
+                call_id: self.id.clone(),
+                spent: self.spent,
+                fallback: None,
+                tries: Vec::new(),
             }),
             Err(failure) => {
                 let name = self.agent.settings.name.as_str();
+                let content = if self.committed { Content::Passed } else { Content::None };
                 // Who was cut off because the node stops has not left.
                 let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
                 let envelope = if stopped {
@@ -366,10 +370,14 @@ impl Call {
                 Err(CallError {
                     // An agent that was not up all along was sent nothing, however often it was asked for.
                     nothing_sent: attempts == self.own_refusals,
-                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(is_final)),
+                    exhausted: ending != Ending::OwnRefusal
+                        && (!envelope.retryable || stop.is_some_and(Stop::is_final)),
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,
+                    call_id: Some(self.id.clone()),
+                    spent: self.spent,
+                    elsewhere: elsewhere(&ending, content, self.agent.keyed),
                 })
             }
         };
@@ -381,18 +389,5 @@ impl Call {
         self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         // A caller that has left does not mind.
         let _ = reply.send(answer);
-    }
-}
-
-/// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
-fn is_final(stop: Stop) -> bool {
-    !matches!(stop, Stop::WaitTooLong | Stop::NoTimeLeft | Stop::NotRetryable)
-}
-
-fn timing(progress: &Progress, now: Timestamp) -> Timing {
-    Timing {
-        elapsed: now.since(progress.started()),
-        first_content: progress.first_content().map(|first| first.since(progress.started())),
-        tokens: progress.pieces(),
     }
 }

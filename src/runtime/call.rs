@@ -1,11 +1,20 @@
 //! One logical use of an agent: what is asked, what comes back, and what a caller may say beside the input.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::model::{clock::Timestamp, envelope::Envelope, reply::Usage, run::AttemptRecord};
+use super::relay::Relay;
+use crate::{
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        reply::Usage,
+        run::AttemptRecord,
+    },
+    policy::fallback::Elsewhere,
+};
 
 /// Who asks, for what, and until when. All of it travels with every attempt.
 #[derive(Debug, Clone, Default)]
@@ -22,10 +31,16 @@ pub struct CallContext {
     pub feature: Option<String>,
     /// The class.
     pub priority: Option<String>,
+    /// The name of the key that it was asked for with; never the key.
+    pub key_id: Option<String>,
+    /// The caller's own user.
+    pub user: Option<String>,
+    /// A prompt that replaces the agent's own, where it has one.
+    pub prompt: Option<Arc<str>>,
     /// No attempt runs past this moment of the runtime's clock.
     pub deadline: Option<Timestamp>,
     /// A tighter timeout of this call than the agent's own.
-    pub timeout: Option<std::time::Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// A call.
@@ -39,12 +54,29 @@ pub struct CallRequest {
     pub deltas: Option<mpsc::Sender<String>>,
     /// Where failed attempts go that another one follows, as soon as that is decided; what does not fit is left out.
     pub retried: Option<mpsc::Sender<AttemptRecord>>,
+    /// Somebody else's request, to be passed on as it is by an agent that can ([`super::handle::AgentHandle::relays`]); the input
+    /// then says nothing.
+    pub relay: Option<Relay>,
+}
+
+/// A target that was passed over, and why.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Try {
+    /// `provider/model`.
+    pub target: Arc<str>,
+    /// How it ended there.
+    pub error_code: ErrorCode,
+    /// What it said.
+    pub message: String,
+    /// Seconds until it can be asked again, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<f64>,
 }
 
 impl CallRequest {
     /// A call with nothing but an input.
     pub fn of(input: Value) -> Self {
-        Self { input: Arc::new(input), context: CallContext::default(), deltas: None, retried: None }
+        Self { input: Arc::new(input), context: CallContext::default(), deltas: None, retried: None, relay: None }
     }
 }
 
@@ -59,6 +91,14 @@ pub struct CallReply {
     pub finish_reason: Option<String>,
     /// Every exchange, the good one last.
     pub attempts: Vec<AttemptRecord>,
+    /// The call's outward id.
+    pub call_id: String,
+    /// How long the attempts took together, without waits and without anything of ours.
+    pub spent: Duration,
+    /// The further target that answered, where it was not the first (`provider/model`).
+    pub fallback: Option<Arc<str>>,
+    /// The targets that were passed over before it.
+    pub tries: Vec<Try>,
 }
 
 /// A bad end.
@@ -75,12 +115,27 @@ pub struct CallError {
     pub attempts: Vec<AttemptRecord>,
     /// Tokens that failed attempts are known to have used.
     pub usage: Option<Usage>,
+    /// The call's outward id, if it came to be one.
+    pub call_id: Option<String>,
+    /// How long the attempts took together.
+    pub spent: Duration,
+    /// Whether another target of the agent may answer instead.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 impl CallError {
     /// A refusal of our own.
     pub(crate) fn refused(envelope: Envelope) -> Self {
         let exhausted = !envelope.retryable;
-        Self { envelope: Box::new(envelope), nothing_sent: true, exhausted, attempts: Vec::new(), usage: None }
+        Self {
+            envelope: Box::new(envelope),
+            nothing_sent: true,
+            exhausted,
+            attempts: Vec::new(),
+            usage: None,
+            call_id: None,
+            spent: Duration::ZERO,
+            elsewhere: Elsewhere::May,
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::{
     call::CallRequest,
     core::{AgentCore, Shared, lock},
     engine::Runtime,
-    journal::{DeadCause, DeadLetter, Journal, RunOwner},
+    journal::{DeadCause, DeadLetter, RunOwner},
     metric,
     ports::AttemptRequest,
 };
@@ -32,16 +32,10 @@ pub const SUSPECT_AGE_MAX: Duration = Duration::from_secs(3_600);
 /// A call that is put aside has killed so often.
 const KILLS_MAX: u32 = 2;
 
-/// Where letters go beside the memory of the runtime. Every journal is one.
+/// Where letters go beside the memory of the runtime and its journal.
 pub trait DeadLetterBox: Send + Sync + 'static {
     /// Takes a letter. Called on a worker thread, so it must not block.
     fn put_aside(&self, letter: DeadLetter);
-}
-
-impl<J: Journal> DeadLetterBox for J {
-    fn put_aside(&self, letter: DeadLetter) {
-        Journal::put_aside(self, letter);
-    }
 }
 
 /// What became of a call that killed.
@@ -53,7 +47,7 @@ pub(crate) enum Killed {
     Twice,
 }
 
-/// A call as it can be told again. One tenant's keys are no other's.
+/// A call as it can be told again, at whichever of its agent's targets. One tenant's keys are no other's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
     agent: usize,
@@ -145,13 +139,13 @@ impl DeadLetters {
             return false;
         }
         let Some(key) = key else { return false };
-        let key = Key { agent: agent.index, tenant: tenant.map(str::to_owned), key: key.to_owned() };
+        let key = Key { agent: agent.first, tenant: tenant.map(str::to_owned), key: key.to_owned() };
         lock(&self.known).dead.contains_key(&key)
     }
 
     /// A call killed its agent's actor or the task of its attempt.
     pub(crate) fn killed(&self, killer: &Killer<'_>, agent: &AgentCore, shared: &Shared) -> Killed {
-        let key = Key { agent: agent.index, tenant: killer.owner.tenant.clone(), key: killer.key.to_owned() };
+        let key = Key { agent: agent.first, tenant: killer.owner.tenant.clone(), key: killer.key.to_owned() };
         let letter = {
             let mut known = lock(&self.known);
             if known.count_kill(&key, shared.now()) < KILLS_MAX {
@@ -165,6 +159,9 @@ impl DeadLetters {
         tracing::error!(agent = letter.agent, run = letter.run_id, step = letter.step, "put aside: it killed twice");
         let labels = vec![metrics::Label::new("agent", letter.agent.clone())];
         metric::count(metric::DEAD_LETTERS, labels, 1);
+        if let Some(journal) = &shared.journal {
+            journal.put_aside(letter.clone());
+        }
         if let Some(outside) = &self.outside {
             outside.put_aside(letter);
         }

@@ -304,8 +304,10 @@ mod tests {
             tenant: Some("t".into()),
             feature: None,
             priority: None,
+            prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold,
+            relay: None,
         }
     }
 

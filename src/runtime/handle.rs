@@ -67,9 +67,10 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let permit = self.admit(&request.context).map_err(|refusal| self.refused(&refusal, &request.context))?;
-        let sent = self.send(permit, request);
-        self.answer(sent).await
+        let admitted = self
+            .admit_any(&request.context, &ParkedAt::default())
+            .map_err(|refusal| self.refused(&refusal, &request.context))?;
+        admitted.send(request).answer().await
     }
 
     /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
@@ -228,7 +229,7 @@ impl AgentHandle {
                 .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
         }
         let taken = {
-            let mut slots = lock(&agent.slots);
+            let mut slots = lock(&agent.common.slots);
             slots.try_take(0, now, chance).map(|()| slots.in_flight())
         };
         match taken {
@@ -240,19 +241,20 @@ impl AgentHandle {
                 if let Some(slots) = &agent.provider.slots {
                     lock(slots).undo(agent.member, now);
                 }
-                Err(Refusal::Bulkhead { compartment: Arc::clone(&agent.guard.name), full })
+                let first = self.shared.agents.get(agent.first).unwrap_or(agent);
+                Err(Refusal::Bulkhead { compartment: Arc::clone(&first.guard.name), full })
             }
         }
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.
     pub fn mailbox_depth(&self) -> u32 {
-        self.agent.mailbox_depth.load(Ordering::Acquire)
+        self.agent.common.mailbox_depth.load(Ordering::Acquire)
     }
 
     /// Calls in flight now.
     pub fn in_flight(&self) -> u32 {
-        lock(&self.agent.slots).in_flight()
+        lock(&self.agent.common.slots).in_flight()
     }
 }
 

@@ -54,6 +54,8 @@ metrics! {
     FIRST_TOKEN_SECONDS "watertight_first_token_seconds" Histogram "How long streams took to their first content.";
     TOKENS "watertight_tokens_total" Counter "Tokens used, by kind.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
+    FALLBACKS "watertight_fallbacks_total" Counter "Further targets that were asked because one before them failed.";
+    USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";
     OUTCOMES_LOST "watertight_outcomes_lost_total" Counter "Outcomes that no supervisor could judge because it was being restarted.";
@@ -62,6 +64,8 @@ metrics! {
     STEPS "watertight_steps_total" Counter "Steps by how they ended.";
     RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";
     LINE_LENGTH "watertight_line_length" Gauge "Steps that wait for a slot.";
+    CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
+    CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }
 
 /// Adds to a counter.

@@ -4,6 +4,7 @@
 //! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), and how it is put together (`builder`,
 //! `engine`).
 
+pub mod accept;
 pub mod builder;
 pub mod call;
 pub mod dead_letters;
@@ -17,6 +18,7 @@ pub mod outside;
 pub mod ports;
 pub mod promise;
 pub mod pulse;
+pub mod relay;
 pub mod run_handle;
 pub mod settings;
 
@@ -25,10 +27,12 @@ pub mod supervisor;
 
 mod address;
 mod agent_actor;
+mod assembly;
 mod attempt_cut;
 mod attempts;
 mod call_record;
 mod core;
+mod fallback;
 mod gate;
 mod orchestrator;
 mod parked;
@@ -38,4 +42,6 @@ mod root;
 mod run_call;
 mod run_cell;
 mod run_gates;
+mod run_log;
 mod run_table;
+mod write_ahead;

@@ -46,7 +46,8 @@ impl ParkedAt {
     pub(crate) fn follow(&mut self, plan: &RunPlan, shared: &Shared) {
         let agents = plan.parked_at();
         let agents = agents.iter().filter_map(|name| shared.agent(name.as_str()));
-        let guards: Vec<&Guard> = agents.flat_map(|agent| agent.guards()).collect();
+        let guards: Vec<&Guard> =
+            agents.flat_map(|agent| shared.targets_of(agent)).flat_map(|target| target.guards()).collect();
         self.counted.retain(|counted| guards.iter().any(|guard| guard.id == counted.id));
         for guard in guards {
             if self.asker(guard.id) == Asker::Anyone {

@@ -33,7 +33,7 @@ impl Drop for Lease {
         let now = self.shared.now();
         let agent = &self.agent;
         let in_flight = {
-            let mut slots = lock(&agent.slots);
+            let mut slots = lock(&agent.common.slots);
             slots.give_back(0, self.taken, now);
             slots.in_flight()
         };
@@ -42,7 +42,7 @@ impl Drop for Lease {
         }
         agent.metrics.in_flight.set(f64::from(in_flight));
         let held_ms = u64::try_from(now.since(self.taken).as_millis()).unwrap_or(u64::MAX);
-        let total_ms = agent.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+        let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
         agent.metrics.slot_seconds.absolute(total_ms / 1_000);
         let waited_for = self.shared.line_length.load(Ordering::Acquire) > 0;
         if waited_for && !self.shared.line_woken.swap(true, Ordering::AcqRel) {

@@ -13,12 +13,14 @@ use std::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::relay::Relay;
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
     name::Name,
     reply::{AttemptFailure, Reply},
 };
+use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -129,10 +131,14 @@ pub struct AttemptRequest {
     pub feature: Option<String>,
     /// In which class.
     pub priority: Option<String>,
+    /// A prompt that replaces the agent's own; a backend without prompts leaves it alone.
+    pub prompt: Option<Arc<str>>,
     /// The backend's own timeouts.
     pub timeouts: AttemptTimeouts,
     /// The call's slots; see [`Hold`].
     pub hold: Hold,
+    /// Somebody else's request, to be passed on as it is; the input then says nothing.
+    pub relay: Option<Relay>,
 }
 
 /// What an attempt shows of itself while it runs.
@@ -176,6 +182,26 @@ impl Progress {
         }
     }
 
+    /// Output of the model came that goes its own way (a relayed frame): the attempt is committed as by any content.
+    pub fn output_came(&self) {
+        self.first_content.get_or_init(|| self.clock.0.now());
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the question of slowness is asked about, at `now`.
+    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
+        Timing {
+            elapsed: now.since(self.started),
+            first_content: self.first_content().map(|first| first.since(self.started)),
+            tokens: self.pieces(),
+        }
+    }
+
+    /// How long the attempt has run.
+    pub fn elapsed(&self) -> Duration {
+        self.clock.0.now().since(self.started)
+    }
+
     /// When the attempt began.
     pub fn started(&self) -> Timestamp {
         self.started
@@ -205,4 +231,9 @@ pub trait Backend: Send + Sync + 'static {
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>>;
+
+    /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
+    fn relays(&self) -> bool {
+        false
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::call::Try;
 use crate::{
     model::{
         clock::Timestamp,
@@ -37,6 +38,9 @@ pub(crate) enum Refusal {
     /// The runtime is stopping.
     #[error("this node is stopping")]
     ShuttingDown,
+    /// No target of the agent takes the call: the refusal of the one that can be asked again first, and all of them.
+    #[error("every target refuses; the one that can be asked first: {soonest}")]
+    Everywhere { soonest: Box<Refusal>, retry_after: Option<f64>, tries: Vec<Try> },
     /// The actor died with the call queued.
     #[error("the agent restarted while the call was queued")]
     Restarted,
@@ -46,10 +50,54 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// One refusal of several targets, in the order they were asked. A quota that is spent at one of them is not the answer while
+    /// another one comes back by itself.
+    pub(crate) fn of_all(refusals: Vec<Self>, tries: Vec<Try>) -> Self {
+        let wait = |tried: &Try| match tried.error_code {
+            ErrorCode::QuotaSpent => f64::INFINITY,
+            _ => tried.retry_after.unwrap_or(f64::MAX),
+        };
+        let soonest = refusals
+            .into_iter()
+            .zip(&tries)
+            .min_by(|(_, left), (_, right)| wait(left).total_cmp(&wait(right)))
+            .map(|(refusal, tried)| (Box::new(refusal), tried.retry_after));
+        match soonest {
+            Some((soonest, retry_after)) => Self::Everywhere { soonest, retry_after, tries },
+            None => Self::ShuttingDown,
+        }
+    }
+
+    /// Whether only a slot is missing.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            Self::Bulkhead { .. } => true,
+            Self::Everywhere { soonest, .. } => soonest.is_full(),
+            _ => false,
+        }
+    }
+
+    /// Whether it holds for the agent named `compartment` whatever its target.
+    pub(crate) fn is_of_agent(&self, compartment: &str) -> bool {
+        match self {
+            Self::Bulkhead { compartment: full, .. } => **full == *compartment,
+            Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
+            Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
+        }
+    }
+
     /// The outward shape.
     pub(crate) fn to_envelope(&self, agent: &str) -> Envelope {
         let message = self.to_string();
         let envelope = match self {
+            Self::Everywhere { soonest, retry_after, tries } => {
+                let mut envelope = soonest.to_envelope(agent).with_detail("tries", serde_json::json!(tries));
+                envelope.message = message;
+                match retry_after {
+                    Some(wait) => envelope.with_retry_after(*wait),
+                    None => envelope,
+                }
+            }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Bulkhead { compartment, full } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())

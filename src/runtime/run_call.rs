@@ -8,15 +8,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     call::{CallContext, CallError, CallReply, CallRequest},
-    handle::AgentHandle,
+    fallback::Admitted,
     orchestrator::OrchestratorMessage,
-    permit::Permit,
     run_cell::{RunCell, Told},
+    run_table::RunTable,
 };
 use crate::{
     model::{envelope::Envelope, event::EventType, run::AttemptRecord},
     workflow::plan::{
-        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend},
+        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend, StepKey},
         run_plan::RunPlan,
     },
 };
@@ -30,38 +30,43 @@ const DELTAS_MAX: usize = 64;
 
 /// Who a step's call is for, and until when.
 pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -> CallContext {
-    let key = request.key;
-    let step = plan.workflow().steps()[key.step].id();
-    let index = key.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
     CallContext {
         run_id: Some(run.id.clone()),
-        idempotency_key: Some(format!("{}/{step}/{index}/{}", run.id, key.iteration)),
+        idempotency_key: Some(idempotency_key(run, plan, request.key)),
+        prompt: run.prompts.get(request.agent.as_str()).cloned(),
         deadline: Some(plan.deadline()),
         timeout: request.timeout,
         ..run.context.clone()
     }
 }
 
+/// The same over attempts, re-sends and restarts.
+pub(crate) fn idempotency_key(run: &RunCell, plan: &RunPlan, key: StepKey) -> String {
+    let step = plan.workflow().steps()[key.step].id();
+    let index = key.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
+    format!("{}/{step}/{index}/{}", run.id, key.iteration)
+}
+
 /// Starts the task that waits for the answer. It belongs to no actor.
 pub(crate) fn start(
-    handle: AgentHandle,
-    permit: Permit,
+    admitted: Admitted,
     context: CallContext,
     run: &Arc<RunCell>,
+    runs: &Arc<RunTable>,
     step: String,
     request: &StepRequest,
     abort: CancellationToken,
 ) {
-    let run = Arc::clone(run);
-    let shared = Arc::clone(&handle.shared);
+    let (run, runs) = (Arc::clone(run), Arc::clone(runs));
+    let shared = Arc::clone(&admitted.target.shared);
     let key = request.key;
-    let streams = handle.agent.settings.timeouts.first_token.is_some();
+    let streams = admitted.target.agent.settings.timeouts.first_token.is_some();
     let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
     let (retried, retries) = mpsc::channel(RETRIES_MAX);
-    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried) };
-    let sent = handle.send(permit, call);
+    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried), relay: None };
+    let routed = admitted.send(call);
     shared.tracker.clone().spawn(async move {
-        let answer = handle.answer(sent);
+        let answer = routed.answer();
         let told = follow(answer, pieces, retries, |news| {
             let (kind, mut data) = match news {
                 News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
@@ -69,13 +74,14 @@ pub(crate) fn start(
             };
             data["index"] = json!(key.index);
             data["iteration"] = json!(key.iteration);
-            run.append(&handle.shared, kind, Some(step.clone()), data);
+            run.append(&shared, kind, Some(step.clone()), data);
+            run.send_beside(&runs);
         });
         tokio::select! {
             biased;
             result = told => {
                 run.tell(Told::Replied(key, Box::new(result)));
-                handle.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
+                shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
             }
             // Leaving drops the call's future, and with it everything upstream.
             () = abort.cancelled() => {}

@@ -30,5 +30,6 @@ mod shared_fate;
 mod starting;
 mod stop;
 mod supervision;
+mod targets;
 mod threads;
 mod trials;
