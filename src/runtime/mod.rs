@@ -7,6 +7,7 @@
 pub mod accept;
 pub mod builder;
 pub mod call;
+pub mod dead_letters;
 pub mod engine;
 pub mod function_agent;
 pub mod guard_layer;
@@ -20,6 +21,7 @@ pub mod pulse;
 pub mod relay;
 pub mod run_handle;
 pub mod settings;
+pub mod unix_clock;
 
 pub mod book;
 pub mod supervisor;
