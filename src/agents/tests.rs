@@ -575,6 +575,7 @@ mod backend {
             priority: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::clone(slot) as Arc<dyn Send + Sync>),
+            relay: None,
         }
     }
 

@@ -29,7 +29,7 @@ use crate::{
         http_agent::{backend::HttpAgent, mapping::HttpMapping, starting::StartingHttpAgent},
         openai::{
             backend::OpenAiAgent,
-            settings::{Answer, OpenAiSettings, StreamUpstream},
+            settings::{Answer, OpenAiPaths, OpenAiSettings, StreamUpstream},
         },
         secret::Secret,
     },
@@ -198,5 +198,6 @@ fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBacken
         seed: model.seed,
         stream_upstream,
         extra: Map::new(),
+        paths: OpenAiPaths::default(),
     }
 }

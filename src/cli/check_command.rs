@@ -155,6 +155,7 @@ fn request_of(agent: &Agent, input: Value) -> AttemptRequest {
             stall: agent.settings.timeouts.stall,
         },
         hold: Hold::of(Arc::new(())),
+        relay: None,
     }
 }
 

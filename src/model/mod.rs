@@ -11,5 +11,6 @@ pub mod facts;
 pub mod language;
 pub mod name;
 pub mod nearest;
+pub mod raw_object;
 pub mod reply;
 pub mod run;

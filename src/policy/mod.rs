@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod breaker;
 pub mod bulkhead;
 pub mod chance;
+pub mod fallback;
 pub mod restart;
 pub mod retry;
 pub mod retry_after;

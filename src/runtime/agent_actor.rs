@@ -22,12 +22,29 @@ pub(crate) enum AgentMessage {
     Crash,
 }
 
+/// The part of a call that one of several targets has.
+#[derive(Debug, Clone)]
+pub(crate) struct Leg {
+    /// The call's outward id, one for all targets.
+    pub(crate) call_id: String,
+    pub(crate) turn: Turn,
+}
+
+/// Whether a leg is its call's first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    First,
+    Further,
+}
+
 /// An admitted call on its way.
 pub(crate) struct Job {
     pub(crate) request: CallRequest,
     pub(crate) permit: Permit,
     pub(crate) reply: oneshot::Sender<Result<CallReply, CallError>>,
     pub(crate) cancel: CancellationToken,
+    /// Where the call may ask several targets: which part of it this is.
+    pub(crate) leg: Option<Leg>,
     queued: Queued,
     /// A stop waits for queued calls too.
     #[allow(dead_code, reason = "held for its drop")]
@@ -40,10 +57,11 @@ impl Job {
         permit: Permit,
         reply: oneshot::Sender<Result<CallReply, CallError>>,
         cancel: CancellationToken,
+        leg: Option<Leg>,
     ) -> Self {
         let queued = Queued::enter(&permit.agent);
         let tracked = permit.shared.tracker.token();
-        Self { request, permit, reply, cancel, queued, tracked }
+        Self { request, permit, reply, cancel, leg, queued, tracked }
     }
 }
 
@@ -52,14 +70,14 @@ struct Queued(Option<Arc<AgentCore>>);
 
 impl Queued {
     fn enter(agent: &Arc<AgentCore>) -> Self {
-        let depth = agent.mailbox_depth.fetch_add(1, Ordering::AcqRel) + 1;
+        let depth = agent.common.mailbox_depth.fetch_add(1, Ordering::AcqRel) + 1;
         agent.metrics.mailbox_depth.set(f64::from(depth));
         Self(Some(Arc::clone(agent)))
     }
 
     fn leave(&mut self) {
         if let Some(agent) = self.0.take() {
-            let depth = agent.mailbox_depth.fetch_sub(1, Ordering::AcqRel) - 1;
+            let depth = agent.common.mailbox_depth.fetch_sub(1, Ordering::AcqRel) - 1;
             agent.metrics.mailbox_depth.set(f64::from(depth));
         }
     }

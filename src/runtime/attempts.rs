@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agent_actor::Job,
+    agent_actor::{Job, Leg, Turn},
     attempt_cut::{cancelled, cut_failure},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, logged_call},
@@ -27,6 +27,7 @@ use crate::{
     },
     policy::{
         breaker::state::{GateView, PassKind},
+        fallback::{Content, elsewhere},
         retry::{self, Failed, Next, Stop},
         slow::{SlowBy, Timing},
         verdict::with_far_reset,
@@ -38,8 +39,8 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 
 /// Runs a call to its end, whatever happens in it.
 pub(crate) async fn run(job: Box<Job>) {
-    let Job { request, permit, reply, cancel, .. } = *job;
-    let mut call = Call::begin(permit, &request);
+    let Job { request, permit, reply, cancel, leg, .. } = *job;
+    let mut call = Call::begin(permit, &request, leg);
     let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
     call.finish(result, stop, reply);
@@ -55,12 +56,18 @@ struct Call {
     /// When the caller's or run's ends, if it has one.
     deadline: Option<Timestamp>,
     id: String,
+    /// `None` where only one target can be asked.
+    turn: Option<Turn>,
     caller: Caller,
     slow: bool,
     records: Vec<AttemptRecord>,
     /// When the attempt under way began.
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
+    /// In attempts, all together.
+    spent: Duration,
+    /// Something was passed on.
+    committed: bool,
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
@@ -75,15 +82,17 @@ struct Watchers {
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
-    fn begin(permit: Permit, request: &CallRequest) -> Self {
+    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let started = shared.now();
+        let turn = leg.as_ref().map(|leg| leg.turn);
         // A caller's own timeout is a deadline like any other: an impatient caller says nothing about the agent.
         let impatient = request.context.timeout.map(|timeout| started.after(timeout));
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            id: shared.call_id(started),
+            id: leg.map_or_else(|| shared.call_id(started), |leg| leg.call_id),
+            turn,
             caller: Caller::of(&request.context),
             started,
             shared,
@@ -93,6 +102,8 @@ impl Call {
             records: Vec::new(),
             under_way: None,
             usage: None,
+            spent: Duration::ZERO,
+            committed: false,
             bad_replies: 0,
             own_refusals: 0,
         }
@@ -100,7 +111,10 @@ impl Call {
 
     /// All attempts and the waits between them.
     async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
-        lock(&self.agent.retry_budget).count_call(self.started);
+        // A call counts once for its agent, however many targets it asks.
+        if self.turn != Some(Turn::Further) {
+            lock(&self.agent.common.retry_budget).count_call(self.started);
+        }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
         let (mut request, watchers) = self.attempt_request(request);
@@ -154,7 +168,7 @@ impl Call {
 
     /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
     fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
-        let CallRequest { input, context, deltas, retried } = request;
+        let CallRequest { input, context, deltas, retried, relay } = request;
         let settings = &self.agent.settings;
         let attempt_request = AttemptRequest {
             agent: settings.name.clone(),
@@ -170,6 +184,7 @@ impl Call {
             priority: context.priority,
             timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
             hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
+            relay,
         };
         (attempt_request, Watchers { deltas, retried })
     }
@@ -177,6 +192,8 @@ impl Call {
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
     fn panicked(&mut self) -> AttemptFailure {
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
+        // What was passed on by then, nobody knows either.
+        self.committed = true;
         if let Some(started) = self.under_way.take() {
             self.write_down(started, self.shared.now(), Some(&failure), None);
         }
@@ -241,6 +258,8 @@ impl Call {
         let elapsed = now.since(progress.started());
         let agent = &self.agent;
         agent.metrics.attempt_seconds.record(elapsed.as_secs_f64());
+        self.spent += elapsed;
+        self.committed |= progress.first_content().is_some();
         if let Some(first) = progress.first_content() {
             agent.metrics.first_token_seconds.record(first.since(progress.started()).as_secs_f64());
         }
@@ -260,6 +279,9 @@ impl Call {
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);
+            if usage.estimated {
+                agent.metrics.usage_estimated.increment(1);
+            }
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
         if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
@@ -306,7 +328,7 @@ impl Call {
             if self.is_shut_out() {
                 return Next::Stop(Stop::AttemptsUsed);
             }
-            let mut own = lock(&self.agent.retry_budget);
+            let mut own = lock(&self.agent.common.retry_budget);
             let mut shared = lock(&self.agent.provider.retry_budget);
             if !own.allows(now) || !shared.allows(now) {
                 return Next::Stop(Stop::AttemptsUsed);
@@ -334,7 +356,9 @@ impl Call {
         reply: tokio::sync::oneshot::Sender<Result<CallReply, CallError>>,
     ) {
         let now = self.shared.now();
-        self.agent.metrics.call_seconds.record(now.since(self.started).as_secs_f64());
+        if self.turn.is_none() {
+            self.agent.metrics.call_seconds.record(now.since(self.started).as_secs_f64());
+        }
         let attempts = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
         let ending = result.as_ref().map_or_else(|failure| failure.ending.clone(), |_| Ending::Success);
         let answer = match result {
@@ -343,9 +367,15 @@ impl Call {
                 usage: self.usage,
                 finish_reason: good.finish_reason,
                 attempts: self.records,
+                call_id: self.id.clone(),
+                spent: self.spent,
+                target: Arc::clone(&self.agent.target),
+                fallback: None,
+                tries: Vec::new(),
             }),
             Err(failure) => {
                 let name = self.agent.settings.name.as_str();
+                let content = if self.committed { Content::Passed } else { Content::None };
                 // Who was cut off because the node stops has not left.
                 let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
                 let envelope = if stopped {
@@ -360,6 +390,11 @@ impl Call {
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,
+                    call_id: Some(self.id.clone()),
+                    spent: self.spent,
+                    target: Some(Arc::clone(&self.agent.target)),
+                    tries: Vec::new(),
+                    elsewhere: elsewhere(&ending, content, self.agent.keyed),
                 })
             }
         };

@@ -1,12 +1,8 @@
 //! Building a runtime: checks that everything fits together, makes the cores and breakers, starts the actors.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU32, AtomicU64},
 };
 
 use ractor::Actor;
@@ -15,31 +11,20 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     address::Address,
-    core::{AgentCore, AgentMetrics, Guard, ProviderCore, Shared},
+    assembly::{self, AgentParts},
+    core::Shared,
     engine::Runtime,
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
     root::RootActor,
     run_table::RunTable,
-    settings::{AgentSettings, ProviderSettings, SLOTS_MAX},
+    settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
 };
 use crate::{
     model::name::Name,
-    policy::{
-        breaker::{
-            machine::Breaker,
-            settings::{BreakerSettings, Scope},
-            window::Source,
-        },
-        bulkhead::Bulkhead,
-        chance::Chance,
-        restart::RestartLedger,
-        retry::RetryBudget,
-        setting::InvalidSetting,
-        verdict::Keyed,
-    },
+    policy::{chance::Chance, fallback::Rank, setting::InvalidSetting},
 };
 
 /// The most agents of one runtime.
@@ -104,13 +89,13 @@ pub struct RuntimeBuilder {
     clock: Option<Arc<dyn Clock>>,
     seed: Option<u64>,
     providers: Vec<ProviderSettings>,
-    agents: Vec<(AgentSettings, Arc<dyn Backend>)>,
+    agents: Vec<AgentParts>,
     call_log: Option<Arc<dyn CallLog>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let agents: Vec<&str> = self.agents.iter().map(|(agent, _)| agent.name.as_str()).collect();
+        let agents: Vec<&str> = self.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
         formatter.debug_struct("RuntimeBuilder").field("agents", &agents).finish_non_exhaustive()
     }
 }
@@ -139,8 +124,21 @@ impl RuntimeBuilder {
 
     /// Adds an agent whose work `backend` does.
     #[must_use]
-    pub fn agent(mut self, settings: AgentSettings, backend: Arc<dyn Backend>) -> Self {
-        self.agents.push((settings, backend));
+    pub fn agent(self, settings: AgentSettings, backend: Arc<dyn Backend>) -> Self {
+        self.agent_with_targets(settings, Rank { order: 0, weight: 1 }, backend, Vec::new())
+    }
+
+    /// Adds an agent whose work several places can do: the one of its settings, with this rank, and further ones. They share the
+    /// agent's slots; each has its own breaker, its provider's guards and an actor of its own.
+    #[must_use]
+    pub fn agent_with_targets(
+        mut self,
+        settings: AgentSettings,
+        rank: Rank,
+        backend: Arc<dyn Backend>,
+        further: Vec<(TargetSettings, Arc<dyn Backend>)>,
+    ) -> Self {
+        self.agents.push(AgentParts { settings, rank, backend, further });
         self
     }
 
@@ -170,12 +168,17 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
-        let providers = make_providers(&self.providers, &self.agents, &mut book, chance)?;
-        let agents = make_agents(self.agents, &providers, &mut book, chance)?;
+        let targets = assembly::lay_out(self.agents)?;
+        let providers = assembly::make_providers(&self.providers, &targets, &mut book, chance)?;
+        let agents = assembly::make_agents(targets, &providers, &mut book, chance)?;
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
-            places: agents.iter().map(|agent| (agent.settings.name.clone(), agent.index)).collect(),
+            places: agents
+                .iter()
+                .filter(|agent| agent.is_first())
+                .map(|agent| (agent.settings.name.clone(), agent.index))
+                .collect(),
             agents,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
@@ -196,167 +199,4 @@ impl RuntimeBuilder {
             Actor::spawn(None, root, ()).await.map_err(|error| StartError::Actors(error.to_string()))?;
         Ok(Runtime::new(shared, runs, events, root.get_cell(), joined))
     }
-}
-
-fn make_providers(
-    settings: &[ProviderSettings],
-    agents: &[(AgentSettings, Arc<dyn Backend>)],
-    book: &mut Book,
-    chance: Chance,
-) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
-    let mut providers = HashMap::new();
-    for settings in settings {
-        let name = &settings.name;
-        let members: Vec<&AgentSettings> =
-            agents.iter().map(|(agent, _)| agent).filter(|agent| agent.provider == *name).collect();
-        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
-        let breaker = with_trial_bound(&settings.breaker, longest);
-        let guard = match members.len() {
-            // A lone agent's target stands for its provider.
-            0 | 1 => None,
-            _ => Some(add_breaker(book, name, format!("provider:{name}"), breaker.clone(), Scope::Provider, chance)?),
-        };
-        let key_guard = settings
-            .key
-            .as_ref()
-            .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
-        let slots = match settings.slots {
-            Some(cap) => Some(Mutex::new(Bulkhead::shared(cap, &shares(settings, cap, &members)?))),
-            None => None,
-        };
-        let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
-        let core = ProviderCore {
-            settings: settings.clone(),
-            compartment: format!("provider:{name}").into(),
-            slots,
-            guard,
-            key_guard: key_guard.transpose()?,
-            retry_budget: Mutex::new(RetryBudget::new(&retry)),
-        };
-        if providers.insert(name.clone(), Arc::new(core)).is_some() {
-            return Err(StartError::Twice(name.clone()));
-        }
-    }
-    Ok(providers)
-}
-
-/// What each member of a provider is guaranteed of its `cap` slots: as configured, else an equal part of all, or of what the
-/// configured shares leave where that is less.
-fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> Result<Vec<u32>, StartError> {
-    let provider = &settings.name;
-    if cap > SLOTS_MAX {
-        let broken = InvalidSetting::new("slots", cap, format!("must be at most {SLOTS_MAX}"));
-        return Err(StartError::Setting { name: provider.clone(), broken });
-    }
-    for (agent, _) in &settings.guaranteed {
-        if !members.iter().any(|member| member.name == *agent) {
-            return Err(StartError::StrangeShare { provider: provider.clone(), agent: agent.clone() });
-        }
-    }
-    let named = |member: &AgentSettings| {
-        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
-    };
-    let guaranteed: u64 = members.iter().filter_map(|member| named(member)).map(u64::from).sum();
-    let left = u64::from(cap).checked_sub(guaranteed).and_then(|left| u32::try_from(left).ok());
-    let Some(left) = left else {
-        return Err(StartError::Shares { provider: provider.clone(), guaranteed, slots: cap });
-    };
-    let unnamed = members.iter().filter(|member| named(member).is_none()).count();
-    let equal = Bulkhead::equal_shares(cap, members.len()).first().copied().unwrap_or(0);
-    let rest = Bulkhead::equal_shares(left, unnamed).first().copied().unwrap_or(0);
-    Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
-}
-
-/// How long one attempt of the agent can take.
-fn attempt_bound(agent: &AgentSettings) -> Duration {
-    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
-}
-
-/// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
-fn with_trial_bound(settings: &BreakerSettings, longest: Duration) -> BreakerSettings {
-    let trial_timeout = settings.trial_timeout.map(|timeout| timeout.max(longest));
-    BreakerSettings { trial_timeout, ..settings.clone() }
-}
-
-fn make_agents(
-    settings: Vec<(AgentSettings, Arc<dyn Backend>)>,
-    providers: &HashMap<Name, Arc<ProviderCore>>,
-    book: &mut Book,
-    chance: Chance,
-) -> Result<Vec<Arc<AgentCore>>, StartError> {
-    let mut agents: Vec<Arc<AgentCore>> = Vec::new();
-    let mut members: HashMap<Name, usize> = HashMap::new();
-    let mut models: Vec<(Name, Option<String>)> = Vec::new();
-    for (index, (settings, backend)) in settings.into_iter().enumerate() {
-        let name = settings.name.clone();
-        if agents.iter().any(|agent| agent.settings.name == name) {
-            return Err(StartError::Twice(name));
-        }
-        let Some(provider) = providers.get(&settings.provider).map(Arc::clone) else {
-            return Err(StartError::NoProvider { agent: name, provider: settings.provider });
-        };
-        check_agent(&settings)?;
-        let guard = {
-            let breaker = with_trial_bound(&settings.breaker, attempt_bound(&settings));
-            add_breaker(book, &name, format!("agent:{name}"), breaker, Scope::Target, chance)?
-        };
-        if let Some(owner) = &provider.guard {
-            book.add_member(owner.id, guard.id);
-        }
-        let member = members.entry(settings.provider.clone()).or_default();
-        let model = (settings.provider.clone(), settings.model.clone());
-        let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
-            models.push(model);
-            models.len() - 1
-        });
-        // proof of no loss: at most AGENTS_MAX agents, so at most as many models.
-        let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
-        agents.push(Arc::new(AgentCore {
-            index,
-            member: *member,
-            source: Source { agent: small(index), model: small(model) },
-            keyed: if provider.key_guard.is_some() { Keyed::Yes } else { Keyed::No },
-            guard,
-            slots: Mutex::new(Bulkhead::single(settings.slots)),
-            retry_budget: Mutex::new(RetryBudget::new(&settings.retry)),
-            ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
-            address: Address::vacant(),
-            mailbox_depth: AtomicU32::new(0),
-            slot_milliseconds: AtomicU64::new(0),
-            metrics: AgentMetrics::of(name.as_str(), settings.slots),
-            provider,
-            backend,
-            settings,
-        }));
-        *member += 1;
-    }
-    Ok(agents)
-}
-
-fn check_agent(settings: &AgentSettings) -> Result<(), StartError> {
-    let mut broken = settings.retry.check();
-    if settings.slots > SLOTS_MAX {
-        broken.push(InvalidSetting::new("slots", settings.slots, "must be at most 100000"));
-    }
-    if settings.timeouts.call.is_zero() {
-        broken.push(InvalidSetting::new("call_timeout", "0s", "must be longer than 0"));
-    }
-    match broken.into_iter().next() {
-        Some(broken) => Err(StartError::Setting { name: settings.name.clone(), broken }),
-        None => Ok(()),
-    }
-}
-
-fn add_breaker(
-    book: &mut Book,
-    owner: &Name,
-    name: String,
-    settings: BreakerSettings,
-    scope: Scope,
-    chance: Chance,
-) -> Result<Guard, StartError> {
-    let purpose = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-    let breaker = Breaker::try_new(settings, scope, chance.fork(purpose))
-        .map_err(|broken| StartError::Setting { name: owner.clone(), broken })?;
-    Ok(book.add(name, breaker))
 }

@@ -1,11 +1,20 @@
 //! One logical use of an agent: what is asked, what comes back, and what a caller may say beside the input.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::model::{clock::Timestamp, envelope::Envelope, reply::Usage, run::AttemptRecord};
+use super::relay::Relay;
+use crate::{
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        reply::Usage,
+        run::AttemptRecord,
+    },
+    policy::fallback::Elsewhere,
+};
 
 /// Who asks, for what, and until when. All of it travels with every attempt.
 #[derive(Debug, Clone, Default)]
@@ -25,7 +34,7 @@ pub struct CallContext {
     /// No attempt runs past this moment of the runtime's clock.
     pub deadline: Option<Timestamp>,
     /// A tighter timeout of this call than the agent's own.
-    pub timeout: Option<std::time::Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// A call.
@@ -39,12 +48,31 @@ pub struct CallRequest {
     pub deltas: Option<mpsc::Sender<String>>,
     /// Where failed attempts go that another one follows, as soon as that is decided; what does not fit is left out.
     pub retried: Option<mpsc::Sender<AttemptRecord>>,
+    /// Somebody else's request, to be passed on as it is by an agent that can ([`super::handle::AgentHandle::relays`]); the input
+    /// then says nothing.
+    pub relay: Option<Relay>,
+}
+
+/// A target that was passed over, and why.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Try {
+    /// `provider/model`.
+    pub target: Arc<str>,
+    /// How it ended there.
+    pub error_code: ErrorCode,
+    /// The status that it answered with, if it did.
+    pub status: Option<u16>,
+    /// What it said.
+    pub message: String,
+    /// Seconds until it can be asked again, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<f64>,
 }
 
 impl CallRequest {
     /// A call with nothing but an input.
     pub fn of(input: Value) -> Self {
-        Self { input: Arc::new(input), context: CallContext::default(), deltas: None, retried: None }
+        Self { input: Arc::new(input), context: CallContext::default(), deltas: None, retried: None, relay: None }
     }
 }
 
@@ -59,6 +87,16 @@ pub struct CallReply {
     pub finish_reason: Option<String>,
     /// Every exchange, the good one last.
     pub attempts: Vec<AttemptRecord>,
+    /// The call's outward id.
+    pub call_id: String,
+    /// How long the attempts took together, without waits and without anything of ours.
+    pub spent: Duration,
+    /// The target that answered (`provider/model`).
+    pub target: Arc<str>,
+    /// The same, where others were passed over before it.
+    pub fallback: Option<Arc<str>>,
+    /// The targets that were passed over before it.
+    pub tries: Vec<Try>,
 }
 
 /// A bad end.
@@ -75,12 +113,33 @@ pub struct CallError {
     pub attempts: Vec<AttemptRecord>,
     /// Tokens that failed attempts are known to have used.
     pub usage: Option<Usage>,
+    /// The call's outward id, if it came to be one.
+    pub call_id: Option<String>,
+    /// How long the attempts took together.
+    pub spent: Duration,
+    /// The target whose error this is; `None` for a refusal of our own.
+    pub target: Option<Arc<str>>,
+    /// Every target that was tried, this one included, where the agent has several; also in the envelope's `details`.
+    pub tries: Vec<Try>,
+    /// Whether another target of the agent may answer instead.
+    pub(crate) elsewhere: Elsewhere,
 }
 
 impl CallError {
     /// A refusal of our own.
     pub(crate) fn refused(envelope: Envelope) -> Self {
         let exhausted = !envelope.retryable;
-        Self { envelope: Box::new(envelope), nothing_sent: true, exhausted, attempts: Vec::new(), usage: None }
+        Self {
+            envelope: Box::new(envelope),
+            nothing_sent: true,
+            exhausted,
+            attempts: Vec::new(),
+            usage: None,
+            call_id: None,
+            spent: Duration::ZERO,
+            target: None,
+            tries: Vec::new(),
+            elsewhere: Elsewhere::MayNot,
+        }
     }
 }

@@ -25,8 +25,8 @@ use super::{
 use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{
-        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, restart::RestartLedger, retry::RetryBudget,
-        verdict::Keyed,
+        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, fallback::Rank, restart::RestartLedger,
+        retry::RetryBudget, verdict::Keyed,
     },
 };
 
@@ -57,9 +57,38 @@ pub(crate) struct ProviderCore {
     pub(crate) retry_budget: Mutex<RetryBudget>,
 }
 
-/// One agent.
+/// What all targets of one agent share.
+pub(crate) struct AgentCommon {
+    /// Written by callers and leases.
+    pub(crate) slots: Mutex<Bulkhead>,
+    /// Written by attempts.
+    pub(crate) retry_budget: Mutex<RetryBudget>,
+    pub(crate) mailbox_depth: AtomicU32,
+    pub(crate) slot_milliseconds: AtomicU64,
+}
+
+impl AgentCommon {
+    pub(crate) fn of(settings: &AgentSettings) -> Self {
+        Self {
+            slots: Mutex::new(Bulkhead::single(settings.slots)),
+            retry_budget: Mutex::new(RetryBudget::new(&settings.retry)),
+            mailbox_depth: AtomicU32::new(0),
+            slot_milliseconds: AtomicU64::new(0),
+        }
+    }
+}
+
+/// One agent at one of its targets: the first stands for the agent itself, further ones are cores of their own behind it.
 pub(crate) struct AgentCore {
     pub(crate) index: usize,
+    /// `provider/model`.
+    pub(crate) target: Arc<str>,
+    pub(crate) rank: Rank,
+    /// Where the agent's first target is: here, unless this is a further one.
+    pub(crate) first: usize,
+    /// Where the further ones are; empty in those themselves.
+    pub(crate) further: Vec<usize>,
+    pub(crate) common: Arc<AgentCommon>,
     pub(crate) settings: AgentSettings,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) provider: Arc<ProviderCore>,
@@ -68,19 +97,23 @@ pub(crate) struct AgentCore {
     pub(crate) source: Source,
     pub(crate) keyed: Keyed,
     pub(crate) guard: Guard,
-    /// Written by callers and leases.
-    pub(crate) slots: Mutex<Bulkhead>,
-    /// Written by attempts.
-    pub(crate) retry_budget: Mutex<RetryBudget>,
     /// Written by root (deaths) and supervisor (panics).
     pub(crate) ledger: Mutex<RestartLedger>,
     pub(crate) address: Address<AgentMessage>,
-    pub(crate) mailbox_depth: AtomicU32,
-    pub(crate) slot_milliseconds: AtomicU64,
     pub(crate) metrics: AgentMetrics,
 }
 
 impl AgentCore {
+    /// Whether it is the only target of its agent.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_first() && self.further.is_empty()
+    }
+
+    /// Whether it stands for its agent.
+    pub(crate) fn is_first(&self) -> bool {
+        self.first == self.index
+    }
+
     /// The breakers in front of it, from the outside in.
     pub(crate) fn guards(&self) -> impl Iterator<Item = &Guard> {
         self.provider.guard.iter().chain(&self.provider.key_guard).chain(std::iter::once(&self.guard))
@@ -105,6 +138,7 @@ pub(crate) struct AgentMetrics {
     pub(crate) mailbox_depth: Gauge,
     pub(crate) prompt_tokens: Counter,
     pub(crate) output_tokens: Counter,
+    pub(crate) usage_estimated: Counter,
 }
 
 impl AgentMetrics {
@@ -128,6 +162,7 @@ impl AgentMetrics {
             mailbox_depth: metrics::gauge!(metric::MAILBOX_DEPTH.name, labels()),
             prompt_tokens: tokens("prompt"),
             output_tokens: tokens("output"),
+            usage_estimated: metrics::counter!(metric::USAGE_ESTIMATED.name, labels()),
         }
     }
 }
@@ -167,6 +202,11 @@ impl Shared {
 
     pub(crate) fn agent(&self, name: &str) -> Option<&Arc<AgentCore>> {
         self.places.get(name).and_then(|place| self.agents.get(*place))
+    }
+
+    /// All targets of the agent whose first one is `first`, in the order in which they are configured.
+    pub(crate) fn targets_of<'a>(&'a self, first: &'a Arc<AgentCore>) -> impl Iterator<Item = &'a Arc<AgentCore>> {
+        std::iter::once(first).chain(first.further.iter().filter_map(|index| self.agents.get(*index)))
     }
 
     /// An outward id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.

@@ -64,7 +64,19 @@ pub struct AgentView {
     pub mailbox_depth: u32,
     /// How often it was started again.
     pub restarts: u64,
-    /// Its target's breaker.
+    /// Its first target's breaker.
+    pub breaker: BreakerView,
+    /// All its targets, where it has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetView>,
+}
+
+/// One of several targets of an agent as people see it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct TargetView {
+    /// `provider/model`.
+    pub target: String,
+    /// Its breaker.
     pub breaker: BreakerView,
 }
 
@@ -122,7 +134,7 @@ impl Runtime {
 
     /// All agents as they stand now.
     pub fn agents(&self) -> Vec<AgentView> {
-        self.shared.agents.iter().map(|agent| self.view(agent)).collect()
+        self.shared.agents.iter().filter(|agent| agent.is_first()).map(|agent| self.view(agent)).collect()
     }
 
     /// The breaker of this name (`agent:draft`, `provider:local`, `key:local/main`) as it stands now.
@@ -177,15 +189,9 @@ impl Runtime {
 
     fn view(&self, agent: &Arc<AgentCore>) -> AgentView {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
-        let snapshot = lock(&self.shared.book).snapshot(agent.guard.id);
-        let until = match agent.guard.gate.look() {
-            crate::policy::breaker::state::GateView::Refuse(refusal) => refusal.until,
-            _ => None,
-        };
-        let now = self.shared.now();
         let restarts = lock(&agent.ledger).total();
         // One lock at a time: a guard in the expression below would be held to its end, and the slots are locked twice.
-        let slots = lock(&agent.slots).cap();
+        let slots = lock(&agent.common.slots).cap();
         AgentView {
             name: agent.settings.name.clone(),
             provider: agent.settings.provider.clone(),
@@ -194,13 +200,33 @@ impl Runtime {
             in_flight: handle.in_flight(),
             mailbox_depth: handle.mailbox_depth(),
             restarts,
-            breaker: BreakerView {
-                state: snapshot.map_or(StateName::Closed, |snapshot| snapshot.state),
-                generation: snapshot.map_or(0, |snapshot| snapshot.generation),
-                failure_share: snapshot.and_then(|snapshot| snapshot.failure_share),
-                slow_share: snapshot.and_then(|snapshot| snapshot.slow_share),
-                retry_after: until.map(|until| until.since(now).as_secs_f64()),
-            },
+            breaker: self.breaker_view(agent),
+            targets: self.target_views(agent),
+        }
+    }
+
+    /// The targets of an agent that has several.
+    fn target_views(&self, agent: &AgentCore) -> Vec<TargetView> {
+        let further = agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
+        let all = self.shared.agents.get(agent.first).into_iter().chain(further);
+        let view =
+            |core: &Arc<AgentCore>| TargetView { target: core.target.to_string(), breaker: self.breaker_view(core) };
+        if agent.further.is_empty() { Vec::new() } else { all.map(view).collect() }
+    }
+
+    fn breaker_view(&self, agent: &AgentCore) -> BreakerView {
+        let snapshot = lock(&self.shared.book).snapshot(agent.guard.id);
+        let until = match agent.guard.gate.look() {
+            crate::policy::breaker::state::GateView::Refuse(refusal) => refusal.until,
+            _ => None,
+        };
+        let now = self.shared.now();
+        BreakerView {
+            state: snapshot.map_or(StateName::Closed, |snapshot| snapshot.state),
+            generation: snapshot.map_or(0, |snapshot| snapshot.generation),
+            failure_share: snapshot.and_then(|snapshot| snapshot.failure_share),
+            slow_share: snapshot.and_then(|snapshot| snapshot.slow_share),
+            retry_after: until.map(|until| until.since(now).as_secs_f64()),
         }
     }
 }

@@ -306,6 +306,7 @@ mod tests {
             priority: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold,
+            relay: None,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod outside;
 pub mod ports;
 pub mod promise;
 pub mod pulse;
+pub mod relay;
 pub mod run_handle;
 pub mod settings;
 
@@ -24,10 +25,12 @@ pub mod supervisor;
 
 mod address;
 mod agent_actor;
+mod assembly;
 mod attempt_cut;
 mod attempts;
 mod call_record;
 mod core;
+mod fallback;
 mod gate;
 mod orchestrator;
 mod parked;

@@ -14,7 +14,6 @@ use super::{
     handle::AgentHandle,
     metric,
     parked::ParkedAt,
-    refusal::Refusal,
     run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
@@ -213,16 +212,16 @@ impl OrchestratorActor {
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
-        match handle.admit_parked(&context, &inner.parked) {
-            Ok(permit) => {
+        match handle.admit_any(&context, &inner.parked) {
+            Ok(admitted) => {
                 let abort = run.ended.child_token();
                 inner.calls.insert(request.key, abort.clone());
                 let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(handle, permit, context, run, step, request, abort);
+                run_call::start(admitted, context, run, step, request, abort);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.
-            Err(refusal @ Refusal::Bulkhead { .. }) => {
+            Err(refusal) if refusal.is_full() => {
                 Err(run_call::own_refusal(refusal.to_envelope(handle.name().as_str())))
             }
             Err(refusal) => Err(run_call::own_refusal(*handle.refused(&refusal, &context).envelope)),
@@ -307,12 +306,14 @@ impl OrchestratorActor {
         let Some(guard) = behind.first().and_then(|agent| agent.guard_of(breaker)) else { return };
         // Before any run is told: whatever begins while they are told is news of its own.
         let generation = guard.gate.generation();
+        // An agent with several targets behind one gate is told once.
+        let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
         let mut runs = self.runs.live();
         // Trials are few: the oldest runs come first.
         runs.sort_by_key(|run| (run.class, run.number));
         for run in runs {
-            for agent in &behind {
-                run.tell(Told::GateChanged(agent.settings.name.clone()));
+            for agent in &names {
+                run.tell(Told::GateChanged((*agent).clone()));
             }
             self.turn(&run);
         }

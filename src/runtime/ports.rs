@@ -13,6 +13,7 @@ use std::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::relay::Relay;
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
@@ -133,6 +134,8 @@ pub struct AttemptRequest {
     pub timeouts: AttemptTimeouts,
     /// The call's slots; see [`Hold`].
     pub hold: Hold,
+    /// Somebody else's request, to be passed on as it is; the input then says nothing.
+    pub relay: Option<Relay>,
 }
 
 /// What an attempt shows of itself while it runs.
@@ -176,6 +179,17 @@ impl Progress {
         }
     }
 
+    /// Output of the model came that goes its own way (a relayed frame): the attempt is committed as by any content.
+    pub fn output_came(&self) {
+        self.first_content.get_or_init(|| self.clock.0.now());
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How long the attempt has run.
+    pub fn elapsed(&self) -> Duration {
+        self.clock.0.now().since(self.started)
+    }
+
     /// When the attempt began.
     pub fn started(&self) -> Timestamp {
         self.started
@@ -205,4 +219,9 @@ pub trait Backend: Send + Sync + 'static {
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>>;
+
+    /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
+    fn relays(&self) -> bool {
+        false
+    }
 }

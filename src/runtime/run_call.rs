@@ -8,9 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     call::{CallContext, CallError, CallReply, CallRequest},
-    handle::AgentHandle,
+    fallback::Admitted,
     orchestrator::OrchestratorMessage,
-    permit::Permit,
     run_cell::{RunCell, Told},
 };
 use crate::{
@@ -44,8 +43,7 @@ pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -
 
 /// Starts the task that waits for the answer. It belongs to no actor.
 pub(crate) fn start(
-    handle: AgentHandle,
-    permit: Permit,
+    admitted: Admitted,
     context: CallContext,
     run: &Arc<RunCell>,
     step: String,
@@ -53,15 +51,15 @@ pub(crate) fn start(
     abort: CancellationToken,
 ) {
     let run = Arc::clone(run);
-    let shared = Arc::clone(&handle.shared);
+    let shared = Arc::clone(&admitted.target.shared);
     let key = request.key;
-    let streams = handle.agent.settings.timeouts.first_token.is_some();
+    let streams = admitted.target.agent.settings.timeouts.first_token.is_some();
     let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
     let (retried, retries) = mpsc::channel(RETRIES_MAX);
-    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried) };
-    let sent = handle.send(permit, call);
+    let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried), relay: None };
+    let routed = admitted.send(call);
     shared.tracker.clone().spawn(async move {
-        let answer = handle.answer(sent);
+        let answer = routed.answer();
         let told = follow(answer, pieces, retries, |news| {
             let (kind, mut data) = match news {
                 News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
@@ -69,13 +67,13 @@ pub(crate) fn start(
             };
             data["index"] = json!(key.index);
             data["iteration"] = json!(key.iteration);
-            run.append(&handle.shared, kind, Some(step.clone()), data);
+            run.append(&shared, kind, Some(step.clone()), data);
         });
         tokio::select! {
             biased;
             result = told => {
                 run.tell(Told::Replied(key, Box::new(result)));
-                handle.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
+                shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
             }
             // Leaving drops the call's future, and with it everything upstream.
             () = abort.cancelled() => {}

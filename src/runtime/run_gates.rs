@@ -21,7 +21,7 @@ impl Gates for LiveGates<'_> {
     fn look(&self, agent: &Name) -> GateLook {
         let Some(core) = self.shared.agent(agent.as_str()) else { return GateLook::Admits };
         let handle = AgentHandle { shared: Arc::clone(self.shared), agent: Arc::clone(core) };
-        match handle.look() {
+        match handle.look_anywhere() {
             GateView::Admit => GateLook::Admits,
             GateView::Probe { .. } => GateLook::HalfOpen,
             GateView::Refuse(refusal) => {
@@ -32,7 +32,7 @@ impl Gates for LiveGates<'_> {
 
     /// Half of the agent's slots, at least one: a single run never takes an agent for itself.
     fn share(&self, agent: &Name) -> u32 {
-        let slots = self.shared.agent(agent.as_str()).map_or(1, |agent| lock(&agent.slots).cap());
+        let slots = self.shared.agent(agent.as_str()).map_or(1, |agent| lock(&agent.common.slots).cap());
         (slots / 2).max(1)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     model::name::Name,
-    policy::{breaker::settings::BreakerSettings, retry_settings::RetrySettings, slow::SlowBy},
+    policy::{breaker::settings::BreakerSettings, fallback::Rank, retry_settings::RetrySettings, slow::SlowBy},
 };
 
 /// The most slots an agent or provider can have.
@@ -115,4 +115,15 @@ pub struct AgentSettings {
     pub retry: RetrySettings,
     /// How often it may die.
     pub restart: RestartSettings,
+}
+
+/// A further place where an agent's work can be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetSettings {
+    /// The provider.
+    pub provider: Name,
+    /// The model there.
+    pub model: Option<String>,
+    /// When it is asked.
+    pub rank: Rank,
 }

@@ -169,6 +169,7 @@ impl AgentServer {
             priority: text(contract::PRIORITY),
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::new(())),
+            relay: None,
         }
     }
 

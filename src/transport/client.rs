@@ -40,6 +40,8 @@ pub enum KeyPlace {
     Bearer,
     /// A header of this name holds the key alone (`x-api-key`, `api-key`).
     Header(String),
+    /// A query parameter of this name holds it.
+    Query(String),
 }
 
 /// What a provider's client is made of.
@@ -152,7 +154,7 @@ impl fmt::Debug for ProviderClient {
 impl ProviderClient {
     /// Builds the client. Refused: a URL that is none or has no http scheme, headers that cannot be sent, a parameter without a name.
     pub fn try_new(options: &ProviderOptions) -> Result<Self, InvalidProvider> {
-        let base_url = with_query(checked_url(&options.base_url)?, &options.query)?;
+        let base_url = with_query(checked_url(&options.base_url)?, &all_parameters(options))?;
         let headers = checked_headers(options)?;
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
@@ -269,6 +271,15 @@ fn checked_url(text: &str) -> Result<Url, InvalidProvider> {
     Ok(url)
 }
 
+/// The configured parameters, and the key where it is one.
+fn all_parameters(options: &ProviderOptions) -> Vec<(String, Secret)> {
+    let key = match (&options.key_place, &options.key) {
+        (KeyPlace::Query(name), Some(key)) => Some((name.clone(), key.clone())),
+        _ => None,
+    };
+    options.query.iter().cloned().chain(key).collect()
+}
+
 fn with_query(mut url: Url, query: &[(String, Secret)]) -> Result<Url, InvalidProvider> {
     for (name, value) in query {
         if name.is_empty() {
@@ -282,11 +293,13 @@ fn with_query(mut url: Url, query: &[(String, Secret)]) -> Result<Url, InvalidPr
 fn checked_headers(options: &ProviderOptions) -> Result<HeaderMap, InvalidProvider> {
     let mut headers = HeaderMap::new();
     if let Some(key) = &options.key {
-        let (name, text) = match &options.key_place {
-            KeyPlace::Bearer => (AUTHORIZATION.as_str(), format!("Bearer {}", key.expose())),
-            KeyPlace::Header(name) => (name.as_str(), key.expose().to_owned()),
-        };
-        insert_secret(&mut headers, name, &text)?;
+        match &options.key_place {
+            KeyPlace::Bearer => {
+                insert_secret(&mut headers, AUTHORIZATION.as_str(), &format!("Bearer {}", key.expose()))?;
+            }
+            KeyPlace::Header(name) => insert_secret(&mut headers, name, key.expose())?,
+            KeyPlace::Query(_) => {}
+        }
     }
     for (name, value) in &options.headers {
         insert_secret(&mut headers, name, value.expose())?;

@@ -21,6 +21,8 @@ use super::sse::{SseDecoder, SseError, SseEvent};
 pub const STREAM_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// After its finish mark a stream may still bring its usage, but nothing waits long for it.
 pub const AFTER_FINISH_WAIT_MAX: Duration = Duration::from_secs(2);
+/// After the last mark of a stream its connection is worth so much waiting: then it can be used again.
+pub const AFTER_LAST_MARK_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The clocks of one stream. They start when the request is sent.
 #[derive(Debug, Clone, Copy)]
@@ -120,6 +122,14 @@ impl EventStream {
                     self.decoder.finish();
                 }
             }
+        }
+    }
+
+    /// The last mark came: reads to the end of the body, if that is near.
+    pub async fn drain(mut self) {
+        if !self.at_end {
+            let end = async { while let Some(Ok(_)) = self.pieces.next().await {} };
+            let _ = tokio::time::timeout(AFTER_LAST_MARK_WAIT_MAX, end).await;
         }
     }
 

@@ -47,6 +47,7 @@ pub(crate) fn request(input: Value) -> AttemptRequest {
         priority: Some("batch".to_owned()),
         timeouts: AttemptTimeouts { first_token: None, stall: None },
         hold: Hold::of(Arc::new(())),
+        relay: None,
     }
 }
 

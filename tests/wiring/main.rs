@@ -29,5 +29,6 @@ mod shared_fate;
 mod starting;
 mod stop;
 mod supervision;
+mod targets;
 mod threads;
 mod trials;

@@ -6,7 +6,10 @@ use reqwest::Method;
 
 use crate::{
     model::reply::{AttemptFailure, Reply},
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::{
+        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        relay::{Relay, RelayKind},
+    },
     transport::{
         client::{Answer, Outgoing, ProviderClient},
         error_body::ErrorPointers,
@@ -17,13 +20,12 @@ use crate::{
 
 use super::{
     completion::Completion,
-    output, request,
+    output,
+    relay::exchange::{self, Destination},
+    request,
     settings::{CheckedSettings, InvalidOpenAi, OpenAiSettings},
     stream_reader::{Heard, StreamReader},
 };
-
-/// Joined to the provider's `base_url`, which ends with the version.
-pub const CHAT_PATH: &str = "/chat/completions";
 
 /// An agent whose work is done by a model behind an OpenAI-compatible server.
 #[derive(Debug)]
@@ -38,12 +40,32 @@ impl OpenAiAgent {
         Ok(Self { client, agent: CheckedSettings::try_new(settings)? })
     }
 
+    async fn relay(
+        &self,
+        request: &AttemptRequest,
+        relay: &Relay,
+        progress: &Progress,
+    ) -> Result<Reply, AttemptFailure> {
+        let settings = &self.agent.settings;
+        let path = match relay.kind {
+            RelayKind::Chat => &settings.paths.chat,
+            RelayKind::Embeddings => &settings.paths.embeddings,
+        };
+        let to = Destination {
+            client: &self.client,
+            path: &path.for_model(&settings.model),
+            model: &settings.model,
+            stream_upstream: settings.stream_upstream,
+        };
+        exchange::exchange(to, request, relay, progress).await
+    }
+
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
         let chat = request::chat(&self.agent, &request.input, wanted)?;
         let outgoing = Outgoing {
             method: Method::POST,
-            path: CHAT_PATH.to_owned(),
+            path: self.agent.settings.paths.chat.for_model(&self.agent.settings.model),
             headers: request::headers(request, wanted)?,
             body: Some(chat.body),
         };
@@ -111,7 +133,17 @@ impl Backend for OpenAiAgent {
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
-        Box::pin(async move { self.exchange(request, progress).await.map_err(|failure| self.client.scrub(failure)) })
+        Box::pin(async move {
+            let done = match &request.relay {
+                Some(relay) => self.relay(request, relay, progress).await,
+                None => self.exchange(request, progress).await,
+            };
+            done.map_err(|failure| self.client.scrub(failure))
+        })
+    }
+
+    fn relays(&self) -> bool {
+        true
     }
 }
 

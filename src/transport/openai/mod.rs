@@ -4,6 +4,7 @@ pub mod backend;
 pub mod completion;
 pub mod output;
 pub mod probe;
+mod relay;
 pub mod request;
 pub mod settings;
 pub mod stream_reader;

@@ -20,6 +20,53 @@ pub enum StreamUpstream {
     AsAsked,
 }
 
+/// A path at the server, in which `{model}` stands for the model's name (a deployment's, at Azure).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelPath(String);
+
+impl ModelPath {
+    /// A path that begins with a slash; it may hold `{model}`.
+    pub fn new(path: &str) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// The path for this model. Its name is one segment, whatever signs it holds.
+    pub fn for_model(&self, model: &str) -> String {
+        if self.0.contains(MODEL_MARK) { self.0.replace(MODEL_MARK, &one_segment(model)) } else { self.0.clone() }
+    }
+}
+
+/// What stands for the model's name in a path.
+pub const MODEL_MARK: &str = "{model}";
+
+/// Percent-encodes everything that could end a segment.
+fn one_segment(text: &str) -> String {
+    let mut segment = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {
+            segment.push(char::from(byte));
+        } else {
+            segment.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    segment
+}
+
+/// Where a server has what, joined to the provider's `base_url`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenAiPaths {
+    /// Chat completions.
+    pub chat: ModelPath,
+    /// Embeddings.
+    pub embeddings: ModelPath,
+}
+
+impl Default for OpenAiPaths {
+    fn default() -> Self {
+        Self { chat: ModelPath::new("/chat/completions"), embeddings: ModelPath::new("/embeddings") }
+    }
+}
+
 /// In which form the model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Answer {
@@ -54,6 +101,8 @@ pub struct OpenAiSettings {
     pub stream_upstream: StreamUpstream,
     /// More fields of the request, as they are.
     pub extra: Map<String, Value>,
+    /// Where the server has what.
+    pub paths: OpenAiPaths,
 }
 
 /// Settings that cannot be: the key, its value and the rule that it breaks.

@@ -1,0 +1,274 @@
+//! Putting the cores together: providers with their guards and slots, agents with their targets, each with its breaker. Nothing is
+//! started here, and every rule between the parts is checked.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use super::{
+    address::Address,
+    builder::StartError,
+    core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
+    ports::Backend,
+    settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
+    supervisor::Book,
+};
+use crate::{
+    model::name::Name,
+    policy::{
+        breaker::{
+            machine::Breaker,
+            settings::{BreakerSettings, Scope},
+            window::Source,
+        },
+        bulkhead::Bulkhead,
+        chance::Chance,
+        fallback::Rank,
+        restart::RestartLedger,
+        retry::RetryBudget,
+        setting::InvalidSetting,
+        verdict::Keyed,
+    },
+};
+
+/// An agent as it was handed to the builder.
+pub(crate) struct AgentParts {
+    pub(crate) settings: AgentSettings,
+    pub(crate) rank: Rank,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) further: Vec<(TargetSettings, Arc<dyn Backend>)>,
+}
+
+/// One target of one agent.
+pub(crate) struct TargetParts {
+    /// The agent's, with the target's provider and model.
+    settings: AgentSettings,
+    rank: Rank,
+    backend: Arc<dyn Backend>,
+    /// The place of its agent's first target, if this is a further one.
+    further_of: Option<usize>,
+}
+
+pub(crate) fn make_providers(
+    settings: &[ProviderSettings],
+    targets: &[TargetParts],
+    book: &mut Book,
+    chance: Chance,
+) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
+    let mut providers = HashMap::new();
+    for settings in settings {
+        let name = &settings.name;
+        let members = members_of(name, targets);
+        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
+        let breaker = with_trial_bound(&settings.breaker, longest);
+        let guard = match members.len() {
+            // A lone agent's target stands for its provider.
+            0 | 1 => None,
+            _ => Some(add_breaker(book, name, format!("provider:{name}"), breaker.clone(), Scope::Provider, chance)?),
+        };
+        let key_guard = settings
+            .key
+            .as_ref()
+            .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
+        let slots = match settings.slots {
+            Some(cap) => Some(Mutex::new(Bulkhead::shared(cap, &shares(settings, cap, &members)?))),
+            None => None,
+        };
+        let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
+        let core = ProviderCore {
+            settings: settings.clone(),
+            compartment: format!("provider:{name}").into(),
+            slots,
+            guard,
+            key_guard: key_guard.transpose()?,
+            retry_budget: Mutex::new(RetryBudget::new(&retry)),
+        };
+        if providers.insert(name.clone(), Arc::new(core)).is_some() {
+            return Err(StartError::Twice(name.clone()));
+        }
+    }
+    Ok(providers)
+}
+
+/// What each member of a provider is guaranteed of its `cap` slots: as configured, else an equal part of all, or of what the
+/// configured shares leave where that is less.
+fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> Result<Vec<u32>, StartError> {
+    let provider = &settings.name;
+    if cap > SLOTS_MAX {
+        let broken = InvalidSetting::new("slots", cap, format!("must be at most {SLOTS_MAX}"));
+        return Err(StartError::Setting { name: provider.clone(), broken });
+    }
+    for (agent, _) in &settings.guaranteed {
+        if !members.iter().any(|member| member.name == *agent) {
+            return Err(StartError::StrangeShare { provider: provider.clone(), agent: agent.clone() });
+        }
+    }
+    let named = |member: &AgentSettings| {
+        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
+    };
+    let guaranteed: u64 = members.iter().filter_map(|member| named(member)).map(u64::from).sum();
+    let left = u64::from(cap).checked_sub(guaranteed).and_then(|left| u32::try_from(left).ok());
+    let Some(left) = left else {
+        return Err(StartError::Shares { provider: provider.clone(), guaranteed, slots: cap });
+    };
+    let unnamed = members.iter().filter(|member| named(member).is_none()).count();
+    let equal = Bulkhead::equal_shares(cap, members.len()).first().copied().unwrap_or(0);
+    let rest = Bulkhead::equal_shares(left, unnamed).first().copied().unwrap_or(0);
+    Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
+}
+
+/// How long one attempt of the agent can take.
+fn attempt_bound(agent: &AgentSettings) -> Duration {
+    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
+}
+
+/// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
+fn with_trial_bound(settings: &BreakerSettings, longest: Duration) -> BreakerSettings {
+    let trial_timeout = settings.trial_timeout.map(|timeout| timeout.max(longest));
+    BreakerSettings { trial_timeout, ..settings.clone() }
+}
+
+/// The agents that lean on a provider, each once, however many of its targets are there.
+fn members_of<'a>(provider: &Name, targets: &'a [TargetParts]) -> Vec<&'a AgentSettings> {
+    let mut members: Vec<&AgentSettings> = Vec::new();
+    for settings in targets.iter().map(|target| &target.settings).filter(|settings| settings.provider == *provider) {
+        if !members.iter().any(|member| member.name == settings.name) {
+            members.push(settings);
+        }
+    }
+    members
+}
+
+/// Every target as a part of its own: the first ones of all agents, in their order, then the further ones.
+pub(crate) fn lay_out(agents: Vec<AgentParts>) -> Result<Vec<TargetParts>, StartError> {
+    let mut targets: Vec<TargetParts> = Vec::new();
+    let mut further = Vec::new();
+    for (index, agent) in agents.into_iter().enumerate() {
+        check_agent(&agent.settings)?;
+        if targets.iter().any(|target| target.settings.name == agent.settings.name) {
+            return Err(StartError::Twice(agent.settings.name));
+        }
+        let mut seen = vec![target_name(&agent.settings)];
+        for (target, backend) in agent.further {
+            let settings = AgentSettings { provider: target.provider, model: target.model, ..agent.settings.clone() };
+            let name = target_name(&settings);
+            if seen.contains(&name) {
+                let broken = InvalidSetting::new("targets", name, "is there twice");
+                return Err(StartError::Setting { name: settings.name, broken });
+            }
+            seen.push(name);
+            further.push(TargetParts { settings, rank: target.rank, backend, further_of: Some(index) });
+        }
+        let (settings, rank, backend) = (agent.settings, agent.rank, agent.backend);
+        targets.push(TargetParts { settings, rank, backend, further_of: None });
+    }
+    targets.append(&mut further);
+    Ok(targets)
+}
+
+/// `provider/model`, or the provider alone where no model is named.
+fn target_name(settings: &AgentSettings) -> String {
+    match &settings.model {
+        Some(model) => format!("{}/{model}", settings.provider),
+        None => settings.provider.to_string(),
+    }
+}
+
+pub(crate) fn make_agents(
+    targets: Vec<TargetParts>,
+    providers: &HashMap<Name, Arc<ProviderCore>>,
+    book: &mut Book,
+    chance: Chance,
+) -> Result<Vec<Arc<AgentCore>>, StartError> {
+    let members: HashMap<Name, Vec<Name>> = providers
+        .keys()
+        .map(|name| (name.clone(), members_of(name, &targets).iter().map(|member| member.name.clone()).collect()))
+        .collect();
+    let mut further: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (index, target) in targets.iter().enumerate() {
+        if let Some(first) = target.further_of {
+            further.entry(first).or_default().push(index);
+        }
+    }
+    let mut agents: Vec<Arc<AgentCore>> = Vec::new();
+    let mut models: Vec<(Name, Option<String>)> = Vec::new();
+    for (index, TargetParts { settings, rank, backend, further_of }) in targets.into_iter().enumerate() {
+        let name = settings.name.clone();
+        let Some(provider) = providers.get(&settings.provider).map(Arc::clone) else {
+            return Err(StartError::NoProvider { agent: name, provider: settings.provider });
+        };
+        let target: Arc<str> = target_name(&settings).into();
+        let guard = {
+            let breaker = with_trial_bound(&settings.breaker, attempt_bound(&settings));
+            let guard_name = match further_of {
+                None => format!("agent:{name}"),
+                Some(_) => format!("agent:{name}:{target}"),
+            };
+            add_breaker(book, &name, guard_name, breaker, Scope::Target, chance)?
+        };
+        if let Some(owner) = &provider.guard {
+            book.add_member(owner.id, guard.id);
+        }
+        let member = members
+            .get(&settings.provider)
+            .and_then(|members| members.iter().position(|member| *member == name))
+            .unwrap_or_default();
+        let model = (settings.provider.clone(), settings.model.clone());
+        let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
+            models.push(model);
+            models.len() - 1
+        });
+        // proof of no loss: settings bound agents and targets, so no more models than that.
+        let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+        let first = further_of.and_then(|first| agents.get(first));
+        agents.push(Arc::new(AgentCore {
+            index,
+            member,
+            rank,
+            target,
+            first: further_of.unwrap_or(index),
+            further: further.remove(&index).unwrap_or_default(),
+            source: Source { agent: small(further_of.unwrap_or(index)), model: small(model) },
+            keyed: if provider.key_guard.is_some() { Keyed::Yes } else { Keyed::No },
+            guard,
+            common: first.map_or_else(|| Arc::new(AgentCommon::of(&settings)), |first| Arc::clone(&first.common)),
+            ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
+            address: Address::vacant(),
+            metrics: AgentMetrics::of(name.as_str(), settings.slots),
+            provider,
+            backend,
+            settings,
+        }));
+    }
+    Ok(agents)
+}
+
+fn check_agent(settings: &AgentSettings) -> Result<(), StartError> {
+    let mut broken = settings.retry.check();
+    if settings.slots > SLOTS_MAX {
+        broken.push(InvalidSetting::new("slots", settings.slots, "must be at most 100000"));
+    }
+    if settings.timeouts.call.is_zero() {
+        broken.push(InvalidSetting::new("call_timeout", "0s", "must be longer than 0"));
+    }
+    match broken.into_iter().next() {
+        Some(broken) => Err(StartError::Setting { name: settings.name.clone(), broken }),
+        None => Ok(()),
+    }
+}
+
+fn add_breaker(
+    book: &mut Book,
+    owner: &Name,
+    name: String,
+    settings: BreakerSettings,
+    scope: Scope,
+    chance: Chance,
+) -> Result<Guard, StartError> {
+    let purpose = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+    let breaker = Breaker::try_new(settings, scope, chance.fork(purpose))
+        .map_err(|broken| StartError::Setting { name: owner.clone(), broken })?;
+    Ok(book.add(name, breaker))
+}

@@ -1,0 +1,278 @@
+//! What a frame of a relayed stream means, read without making values of it: whether the model put something out, whether it
+//! stopped, what it used, whether it failed. The frame itself goes on as it came. What the quick look does not understand is read in
+//! full by the reader that our own agents use.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Usage},
+    },
+    transport::{
+        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        openai::stream_reader::{Heard, StreamReader},
+        sse::SseEvent,
+        usage,
+    },
+};
+
+/// The most answers of one request that are told apart; no server gives so many.
+const CHOICES_MAX: usize = 1_024;
+/// What stands at the end of a stream.
+pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// What a frame means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// Output of the model: text, reasoning, a refusal, parts of a tool call.
+    Output,
+    /// The usage, and nothing else.
+    Usage,
+    /// The last mark.
+    Done,
+    /// Nothing that commits anybody: roles, empty frames, the end of an answer.
+    Other,
+}
+
+/// The reader of one relayed stream.
+#[derive(Debug, Default)]
+pub(super) struct FrameReader {
+    /// Answers seen so far, and whether each has told why it stopped.
+    choices: Vec<(u32, bool)>,
+    finish_reason: Option<String>,
+    usage: Option<Usage>,
+    total_tokens: Option<u64>,
+    output_tokens: u64,
+    pieces: u64,
+    is_done: bool,
+    /// For frames of other shapes.
+    odd: StreamReader,
+}
+
+#[derive(Deserialize)]
+struct Frame<'a> {
+    #[serde(borrow)]
+    choices: Option<Vec<Choice<'a>>>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error_code: Option<&'a RawValue>,
+    #[serde(borrow, rename = "errorCode")]
+    error_code_camel: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    index: Option<u32>,
+    #[serde(borrow)]
+    delta: Option<Delta<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Cow<'a, str>>,
+}
+
+#[derive(Deserialize)]
+struct Delta<'a> {
+    #[serde(borrow)]
+    content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    refusal: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning: Option<&'a RawValue>,
+    #[serde(borrow)]
+    reasoning_content: Option<&'a RawValue>,
+    #[serde(borrow)]
+    tool_calls: Option<&'a RawValue>,
+    #[serde(borrow)]
+    function_call: Option<&'a RawValue>,
+    #[serde(borrow)]
+    audio: Option<&'a RawValue>,
+}
+
+impl Delta<'_> {
+    fn parts(&self) -> [Option<&RawValue>; 7] {
+        [
+            self.content,
+            self.refusal,
+            self.reasoning,
+            self.reasoning_content,
+            self.tool_calls,
+            self.function_call,
+            self.audio,
+        ]
+    }
+}
+
+impl FrameReader {
+    /// Reads one frame.
+    pub(super) fn read(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Meaning, AttemptFailure> {
+        if self.is_done || event.data.is_empty() {
+            return Ok(Meaning::Other);
+        }
+        if event.data.trim() == "[DONE]" {
+            self.is_done = true;
+            return Ok(Meaning::Done);
+        }
+        match serde_json::from_str::<Frame<'_>>(&event.data) {
+            Ok(frame) if frame.is_usual() => Ok(self.take(&frame)),
+            Ok(frame) if frame.choices.is_some() => self.take_suspicious(head, event, &frame),
+            _ => self.take_odd(head, event),
+        }
+    }
+
+    /// True once every answer has told why it stopped, or the last mark came.
+    pub(super) fn is_complete(&self) -> bool {
+        let all_stopped = !self.choices.is_empty() && self.choices.iter().all(|(_, stopped)| *stopped);
+        self.is_done || all_stopped || self.odd.is_complete()
+    }
+
+    /// Why the first answer stopped.
+    pub(super) fn finish_reason(&self) -> Option<String> {
+        self.finish_reason.clone()
+    }
+
+    /// Tokens as told, else counted by us and marked so; `None` while there is nothing to pay for.
+    pub(super) fn usage(&self, prompt_tokens: impl FnOnce() -> u64) -> Option<Usage> {
+        let odd = self.odd.so_far();
+        if let Some(told) = self.usage.or(odd.usage) {
+            return Some(told);
+        }
+        let pieces = self.pieces + odd.pieces;
+        if pieces == 0 && !self.is_complete() {
+            return None;
+        }
+        let output_tokens = (self.output_tokens + usage::estimate_tokens(&odd.text)).max(pieces);
+        let total = self.total_tokens.or(odd.total_tokens);
+        let prompt_tokens = total.map_or_else(prompt_tokens, |total| total.saturating_sub(output_tokens));
+        Some(Usage { prompt_tokens, output_tokens, estimated: true })
+    }
+
+    /// The failure of a stream that ended here, if it may not.
+    pub(super) fn cut(&self, head: AnswerHead) -> Option<AttemptFailure> {
+        if !self.is_complete() {
+            let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
+            return Some(AttemptFailure { status: Some(head.status), ..cut });
+        }
+        let only_loaded = matches!(self.finish_reason.as_deref(), Some("load" | "unload"));
+        (only_loaded && self.pieces == 0).then(|| {
+            let bad = AttemptFailure::new(Ending::BadReply, "the model was loaded or unloaded and said nothing");
+            AttemptFailure { status: Some(head.status), ..bad }
+        })
+    }
+
+    fn take(&mut self, frame: &Frame<'_>) -> Meaning {
+        let told = frame.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
+        if let Some(told) = &told {
+            usage::update(&mut self.usage, told);
+            self.total_tokens = told.get("total_tokens").and_then(Value::as_u64).or(self.total_tokens);
+        }
+        let choices = frame.choices.as_deref().unwrap_or_default();
+        let mut meaning = if choices.is_empty() && told.is_some() { Meaning::Usage } else { Meaning::Other };
+        for choice in choices {
+            if self.take_choice(choice) {
+                meaning = Meaning::Output;
+            }
+        }
+        meaning
+    }
+
+    /// True if the model put something out.
+    fn take_choice(&mut self, choice: &Choice<'_>) -> bool {
+        let index = choice.index.unwrap_or(0);
+        let reason = choice.finish_reason.as_deref().filter(|reason| !reason.is_empty());
+        if let Some((_, stopped)) = self.choices.iter_mut().find(|(known, _)| *known == index) {
+            *stopped |= reason.is_some();
+        } else if self.choices.len() < CHOICES_MAX {
+            self.choices.push((index, reason.is_some()));
+        }
+        if index == 0
+            && let Some(reason) = reason
+        {
+            self.finish_reason = Some(reason.to_owned());
+        }
+        let Some(delta) = &choice.delta else { return false };
+        let mut output = false;
+        for part in delta.parts().into_iter().flatten().filter(|part| says_something(part.get())) {
+            output = true;
+            self.output_tokens += text_of(part.get()).map_or(1, |text| usage::estimate_tokens(&text));
+        }
+        self.pieces += u64::from(output);
+        output
+    }
+
+    /// A frame with answers that may hold an error beside them.
+    fn take_suspicious(
+        &mut self,
+        head: AnswerHead,
+        event: &SseEvent,
+        frame: &Frame<'_>,
+    ) -> Result<Meaning, AttemptFailure> {
+        let failure = serde_json::from_str::<Value>(&event.data)
+            .ok()
+            .and_then(|value| failure_inside_success(head, &value, &ErrorPointers::default()));
+        failure.map_or_else(|| Ok(self.take(frame)), Err)
+    }
+
+    fn take_odd(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Meaning, AttemptFailure> {
+        Ok(match self.odd.read(head, event)? {
+            Heard::Content(_) | Heard::AtWork => Meaning::Output,
+            Heard::Done => {
+                self.is_done = true;
+                Meaning::Done
+            }
+            Heard::Finished | Heard::Nothing => Meaning::Other,
+        })
+    }
+}
+
+impl Frame<'_> {
+    /// Answers, and no trace of an error.
+    fn is_usual(&self) -> bool {
+        let nothing = |part: Option<&RawValue>| part.is_none_or(|part| !says_something(part.get()));
+        self.choices.is_some()
+            && nothing(self.error)
+            && nothing(self.error_code)
+            && nothing(self.error_code_camel)
+            && nothing(self.kind)
+    }
+}
+
+fn says_something(json: &str) -> bool {
+    !matches!(json, "null" | "false" | "\"\"" | "[]" | "{}")
+}
+
+/// The text of a JSON string; `None` for everything else.
+fn text_of(json: &str) -> Option<Cow<'_, str>> {
+    let inside = json.strip_prefix('"')?.strip_suffix('"')?;
+    if inside.contains('\\') { serde_json::from_str(json).ok().map(Cow::Owned) } else { Some(Cow::Borrowed(inside)) }
+}
+
+/// The frame as it goes on: name, id and data as they came, with line feeds.
+pub(super) fn bytes_of(event: &SseEvent) -> Bytes {
+    let mut text = String::with_capacity(event.data.len() + event.event.len() + 24);
+    for (field, value) in [("event: ", &event.event), ("id: ", &event.id)] {
+        if !value.is_empty() {
+            text.push_str(field);
+            text.push_str(value);
+            text.push('\n');
+        }
+    }
+    for line in event.data.split('\n') {
+        text.push_str("data: ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    text.push('\n');
+    Bytes::from(text)
+}
+
+#[cfg(test)]
+mod tests;

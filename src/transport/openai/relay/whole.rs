@@ -1,0 +1,165 @@
+//! A whole answer that goes back byte for byte: only looked at, to tell an answer from an error and what it used.
+
+use serde::Deserialize;
+use serde_json::{Value, value::RawValue};
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Usage},
+    },
+    runtime::relay::RelayKind,
+    transport::{
+        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        openai::completion::Completion,
+        usage,
+    },
+};
+
+/// What is known of a whole answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) usage: Usage,
+    pub(super) finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    choices: Option<&'a RawValue>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error_code: Option<&'a RawValue>,
+    #[serde(borrow, rename = "errorCode")]
+    error_code_camel: Option<&'a RawValue>,
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    usage: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    finish_reason: Option<String>,
+}
+
+/// Looks at a whole answer. `prompt_tokens` is asked only where the server tells no usage.
+pub(super) fn look(
+    kind: RelayKind,
+    head: AnswerHead,
+    body: &[u8],
+    prompt_tokens: impl FnOnce() -> u64,
+) -> Result<Seen, AttemptFailure> {
+    let bad = |message: String| AttemptFailure {
+        status: Some(head.status),
+        ..AttemptFailure::new(Ending::BadReply, message)
+    };
+    let seen = serde_json::from_slice::<Head<'_>>(body)
+        .map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
+    let doubtful = [seen.error, seen.error_code, seen.error_code_camel, seen.kind];
+    if doubtful.iter().any(|part| part.is_some_and(|part| part.get() != "null")) {
+        let value: Value =
+            serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
+        if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+            return Err(failure);
+        }
+    }
+    let (promised, name) = match kind {
+        RelayKind::Chat => (seen.choices, "choice"),
+        RelayKind::Embeddings => (seen.data, "embedding"),
+    };
+    let Some(promised) = promised.filter(|list| list.get().starts_with('[') && !is_empty_list(list.get())) else {
+        return Err(bad(format!("the answer holds no {name}")));
+    };
+    let finish_reason = match kind {
+        RelayKind::Chat => first_reason(promised.get()),
+        RelayKind::Embeddings => None,
+    };
+    let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
+    let usage = told.as_ref().and_then(usage::told).map_or_else(|| estimate(kind, head, body, prompt_tokens), Ok)?;
+    if matches!(finish_reason.as_deref(), Some("load" | "unload")) && says_nothing(head, body) {
+        return Err(bad("the model was loaded or unloaded and said nothing".to_owned()));
+    }
+    Ok(Seen { usage, finish_reason })
+}
+
+fn is_empty_list(list: &str) -> bool {
+    list.get(1..).is_some_and(|rest| rest.trim_start().starts_with(']'))
+}
+
+fn first_reason(choices: &str) -> Option<String> {
+    let choices: Vec<Choice> = serde_json::from_str(choices).ok()?;
+    choices.into_iter().next()?.finish_reason
+}
+
+fn says_nothing(head: AnswerHead, body: &[u8]) -> bool {
+    Completion::read(head, body).is_ok_and(|completion| completion.text.is_empty())
+}
+
+fn estimate(
+    kind: RelayKind,
+    head: AnswerHead,
+    body: &[u8],
+    prompt_tokens: impl FnOnce() -> u64,
+) -> Result<Usage, AttemptFailure> {
+    match kind {
+        RelayKind::Chat => Ok(Completion::read(head, body)?.usage_or_estimate(prompt_tokens())),
+        RelayKind::Embeddings => Ok(Usage { prompt_tokens: prompt_tokens(), output_tokens: 0, estimated: true }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looked(kind: RelayKind, body: &str) -> Result<Seen, Ending> {
+        look(kind, AnswerHead::read(200, &[], 0), body.as_bytes(), || 7).map_err(|failure| failure.ending)
+    }
+
+    #[test]
+    fn answers_and_what_is_none() {
+        let usage = |prompt_tokens, output_tokens, estimated| Usage { prompt_tokens, output_tokens, estimated };
+        let seen = |usage, reason: Option<&str>| Ok(Seen { usage, finish_reason: reason.map(str::to_owned) });
+        for (kind, body, want) in [
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
+                seen(usage(3, 2, false), Some("stop")),
+            ),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"length","message":{"content":"abcdefgh"}}],"error":null}"#,
+                seen(usage(7, 2, true), Some("length")),
+            ),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"usage":{"prompt_tokens":3}}"#,
+                seen(usage(3, 0, false), Some("tool_calls")),
+            ),
+            (RelayKind::Chat, r#"{"choices":[ ]}"#, Err(Ending::BadReply)),
+            (RelayKind::Chat, r#"{"choices":{}}"#, Err(Ending::BadReply)),
+            (RelayKind::Chat, "{}", Err(Ending::BadReply)),
+            (RelayKind::Chat, "[]", Err(Ending::BadReply)),
+            (RelayKind::Chat, "<html>", Err(Ending::BadReply)),
+            (RelayKind::Chat, r#"{"choices":[],"error":{"code":429}}"#, Err(Ending::status(429))),
+            (RelayKind::Chat, r#"{"type":"error","error":{"type":"overloaded_error"}}"#, Err(Ending::status(503))),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"load","message":{"content":""}}]}"#,
+                Err(Ending::BadReply),
+            ),
+            (
+                RelayKind::Embeddings,
+                r#"{"data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":4,"total_tokens":4}}"#,
+                seen(usage(4, 0, false), None),
+            ),
+            (RelayKind::Embeddings, r#"{"data":[{"embedding":"AAA="}]}"#, seen(usage(7, 0, true), None)),
+            (RelayKind::Embeddings, r#"{"choices":[{}]}"#, Err(Ending::BadReply)),
+        ] {
+            assert_eq!(looked(kind, body), want, "{body}");
+        }
+    }
+}
