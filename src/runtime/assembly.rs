@@ -200,17 +200,7 @@ pub(crate) fn make_agents(
             return Err(StartError::NoProvider { agent: name, provider: settings.provider });
         };
         let target: Arc<str> = target_name(&settings).into();
-        let guard = {
-            let breaker = with_trial_bound(&settings.breaker, attempt_bound(&settings));
-            let guard_name = match further_of {
-                None => format!("agent:{name}"),
-                Some(_) => format!("agent:{name}:{target}"),
-            };
-            add_breaker(book, &name, guard_name, breaker, Scope::Target, chance)?
-        };
-        if let Some(owner) = &provider.guard {
-            book.add_member(owner.id, guard.id);
-        }
+        let guard = add_target_breaker(book, &settings, &provider, further_of.map(|_| &*target), chance)?;
         let member = members
             .get(&settings.provider)
             .and_then(|members| members.iter().position(|member| *member == name))
@@ -243,6 +233,26 @@ pub(crate) fn make_agents(
         }));
     }
     Ok(agents)
+}
+
+/// The breaker of one target: `agent:draft` for an agent's first, with the target's name behind it for the others.
+fn add_target_breaker(
+    book: &mut Book,
+    settings: &AgentSettings,
+    provider: &ProviderCore,
+    further: Option<&str>,
+    chance: Chance,
+) -> Result<Guard, StartError> {
+    let name = match further {
+        None => format!("agent:{}", settings.name),
+        Some(target) => format!("agent:{}:{target}", settings.name),
+    };
+    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings));
+    let guard = add_breaker(book, &settings.name, name, breaker, Scope::Target, chance)?;
+    if let Some(owner) = &provider.guard {
+        book.add_member(owner.id, guard.id);
+    }
+    Ok(guard)
 }
 
 fn check_agent(settings: &AgentSettings) -> Result<(), StartError> {
