@@ -6,10 +6,10 @@ mod kit;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use criterion::Criterion;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use watertight::{
     model::{name::Name, run::RunStatus},
-    runtime::{call::CallContext, engine::Runtime, run_handle::RunRequest},
+    runtime::engine::Runtime,
     workflow::{
         builder::{StepBuilder, WorkflowBuilder},
         checked::Workflow,
@@ -58,9 +58,7 @@ fn main() {
 /// One run from start to end; it must succeed.
 async fn run(runtime: &Runtime, workflow: &Arc<Workflow>, input: Value) {
     let Value::Object(input) = input else { return };
-    let input: Map<String, Value> = input;
-    let context = CallContext::default();
-    let request = RunRequest { workflow: Arc::clone(workflow), input, deadline: None, context };
+    let request = kit::run_request(Arc::clone(workflow), input);
     let record = runtime.start_run(request).unwrap().finished().await;
     assert_eq!(record.status, RunStatus::Completed, "{:?}", record.error);
 }

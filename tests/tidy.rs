@@ -198,8 +198,23 @@ fn the_source_is_tidy() {
 
 #[test]
 fn other_texts_are_tidy() {
-    let endings = [".toml", ".md", ".json", ".jsonl", ".yml", ".yaml", ".sh", ".txt", "justfile"];
-    let folders = ["Cargo.toml", "clippy.toml", "README.md", "docs", "agents", "examples", "tests", "justfile"];
+    let endings = [
+        ".toml",
+        ".md",
+        ".json",
+        ".jsonl",
+        ".yml",
+        ".yaml",
+        ".sh",
+        ".txt",
+        ".py",
+        ".mjs",
+        ".html",
+        "Dockerfile",
+        "justfile",
+    ];
+    let folders =
+        ["Cargo.toml", "clippy.toml", "README.md", "docs", "agents", "deploy", "examples", "tests", "justfile"];
     let files = files(&folders, &endings);
     assert!(!files.is_empty());
     let breaches: Vec<String> = files.iter().flat_map(says_nothing_of_its_workshop).collect();

@@ -19,12 +19,14 @@ use watertight::{
     },
     runtime::{
         builder::RuntimeBuilder,
-        call::CallRequest,
+        call::{CallContext, CallRequest},
         engine::Runtime,
         handle::AgentHandle,
         ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        run_handle::RunRequest,
         settings::{AgentSettings, ProviderSettings},
     },
+    workflow::checked::Workflow,
 };
 
 /// Slots wherever a bench is not about slots.
@@ -177,4 +179,9 @@ pub fn percentile(times: &mut [Duration], share: f64) -> Duration {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let place = ((times.len() as f64 * share).ceil() as usize).clamp(1, times.len());
     times[place - 1]
+}
+
+/// A run of `workflow` that nobody owns.
+pub fn run_request(workflow: Arc<Workflow>, input: serde_json::Map<String, Value>) -> RunRequest {
+    RunRequest { workflow, input, deadline: None, context: CallContext::default() }
 }

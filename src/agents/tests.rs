@@ -573,6 +573,7 @@ mod backend {
             tenant: None,
             feature: None,
             priority: None,
+            prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::clone(slot) as Arc<dyn Send + Sync>),
             relay: None,

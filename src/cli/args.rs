@@ -28,6 +28,8 @@ pub(super) enum Command {
     Init(InitArgs),
     /// Serve one agent over HTTP, well or ill
     Agent(AgentArgs),
+    /// Make a configuration of another tool's, and say what became of each of its keys
+    Import(ImportArgs),
     /// Serve workflows, agents and models over HTTP until it is told to stop
     Serve(ServeArgs),
     /// Make a key for the service
@@ -40,8 +42,6 @@ pub(super) enum Command {
     Rollout(LaterArgs),
     #[command(hide = true)]
     Export(LaterArgs),
-    #[command(hide = true)]
-    Import(LaterArgs),
     #[command(hide = true)]
     Rerun(LaterArgs),
 }
@@ -145,6 +145,49 @@ pub(super) struct AgentArgs {
     /// The configuration, instead of FOLDER/watertight.toml
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    #[command(subcommand)]
+    pub(super) from: ImportFrom,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ImportFrom {
+    /// Spring Boot's application.yml with resilience4j.* properties
+    Resilience4j(Resilience4jArgs),
+    /// A LiteLLM proxy's config.yaml
+    Litellm(ImportOutput),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Resilience4jArgs {
+    #[command(flatten)]
+    pub(super) output: ImportOutput,
+    /// Take over what holds in this Spring profile (repeatable)
+    #[arg(long, value_name = "NAME")]
+    pub(super) profile: Vec<String>,
+    /// Where your services are: the file does not say
+    #[arg(long, value_name = "URL")]
+    pub(super) base_url: Option<String>,
+}
+
+/// What is read, and where the result goes.
+#[derive(Debug, Args)]
+pub(super) struct ImportOutput {
+    /// The file to read
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// Write the configuration to this file instead of standard output
+    #[arg(long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// Overwrite the file if it is there
+    #[arg(long, requires = "output")]
+    pub(super) force: bool,
+    /// Print configuration and findings as one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -150,6 +150,7 @@ fn request_of(agent: &Agent, input: Value) -> AttemptRequest {
         tenant: None,
         feature: None,
         priority: None,
+        prompt: None,
         timeouts: AttemptTimeouts {
             first_token: agent.settings.timeouts.first_token,
             stall: agent.settings.timeouts.stall,

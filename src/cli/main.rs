@@ -10,7 +10,7 @@ use super::{
     args::{Cli, Command},
     check_command,
     exit::Stop,
-    init_command, key_command, run_command,
+    import, init_command, key_command, run_command,
     say::say,
     serve_command,
 };
@@ -54,13 +54,13 @@ fn start(cli: Cli) -> Result<(), Stop> {
             Command::Check(args) => check_command::check(args).await,
             Command::Init(args) => init_command::init(args).await,
             Command::Agent(args) => agent_command::serve(args).await,
+            Command::Import(args) => import::command::import(args),
             Command::Serve(args) => serve_command::serve(args).await,
             Command::Key(args) => key_command::key(&args),
             Command::Replay(_) => Err(later("replay")),
             Command::Drill(_) => Err(later("drill")),
             Command::Rollout(_) => Err(later("rollout")),
             Command::Export(_) => Err(later("export")),
-            Command::Import(_) => Err(later("import")),
             Command::Rerun(_) => Err(later("rerun")),
         }
     });
@@ -70,5 +70,5 @@ fn start(cli: Cli) -> Result<(), Stop> {
 }
 
 fn later(command: &str) -> Stop {
-    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key and agent"))
+    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key, agent and import"))
 }

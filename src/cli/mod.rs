@@ -6,6 +6,7 @@ mod assemble;
 mod call_log_file;
 mod check_command;
 mod exit;
+mod import;
 mod init_command;
 mod input;
 mod key_command;
@@ -17,6 +18,7 @@ mod report;
 mod run_command;
 mod say;
 mod serve_command;
+pub mod storage;
 mod table;
 mod told_to_stop;
 

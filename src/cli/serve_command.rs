@@ -12,11 +12,11 @@ use super::{
 use crate::{
     runtime::ports::CallLog,
     serve::{
-        access::keys::KeyRing,
+        access::{keys::KeyRing, signature::Signer},
         caps::Caps,
         http::server::Server,
         router::router,
-        state::{AppState, Ending, RuntimeDoor, Service},
+        state::{AppState, Door, Ending, RuntimeDoor, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
 };
@@ -46,6 +46,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         limits: settings.limits,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: RuntimeDoor::default(),
+        files: Door::default(),
+        signer: Signer::of_chance().map_err(Stop::usage)?,
         ending: Ending::default(),
         metrics: None,
     });

@@ -10,6 +10,7 @@ use super::{
     files::disk::Disk,
     remove::{expire_files, expire_rest, expire_runs, keep_budget},
     settings::JournalSettings,
+    slot::Hash,
     work::Within,
 };
 
@@ -29,17 +30,19 @@ pub(super) type Chore = Box<dyn FnMut(&mut Within<'_>) -> Result<bool, Fault>>;
 #[derive(Debug)]
 pub(super) struct Maintenance {
     turn: usize,
+    /// Contents that begin with this byte are looked at next.
+    shard: u8,
     idle_turns: usize,
     last: Instant,
     rest_until: Instant,
 }
 
-const CHORES: usize = 5;
+const CHORES: usize = 6;
 
 impl Maintenance {
     pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { turn: 0, idle_turns: 0, last: now, rest_until: now }
+        Self { turn: 0, shard: 0, idle_turns: 0, last: now, rest_until: now }
     }
 
     /// Whether the last chore is so long ago that entries must wait for one.
@@ -62,8 +65,14 @@ impl Maintenance {
                 Some(budget) => Box::new(move |within| keep_budget(within, budget, ROWS_MAX)),
                 None => Box::new(|_| Ok(true)),
             },
+            4 => {
+                let disk = Disk::at(settings.files.clone());
+                disk.remove_abandoned();
+                let contents = disk.settled(self.shard);
+                self.shard = self.shard.wrapping_add(1);
+                Box::new(move |within| forget_unowned(within, &contents))
+            }
             _ => {
-                Disk::at(settings.files.clone()).remove_abandoned();
                 // Carries the log over into the file while nobody waits; whoever still reads it is not disturbed.
                 let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
                 Box::new(give_pages_back)
@@ -98,4 +107,16 @@ fn give_pages_back(within: &mut Within<'_>) -> Result<bool, Fault> {
     }
     within.connection.execute_batch(&format!("PRAGMA incremental_vacuum({PAGES_MAX})"))?;
     Ok(false)
+}
+
+/// Contents that lie on the disk and that no file has.
+fn forget_unowned(within: &mut Within<'_>, contents: &[Hash]) -> Result<bool, Fault> {
+    for hash in contents {
+        let mut statement = within.connection.prepare_cached("SELECT count(*) FROM file WHERE hash = ?1")?;
+        let files: i64 = statement.query_row([hash], |row| row.get(0))?;
+        if files == 0 {
+            within.unowned.push(*hash);
+        }
+    }
+    Ok(true)
 }

@@ -1,9 +1,9 @@
-//! Bytes as they lie in the file: deflated where that makes them smaller. What is unpacked is bounded, so that a damaged or a made-up
+//! Bytes as they lie in the file: deflated where that makes them smaller, with a sum that shows damage. What is unpacked is bounded, so that a damaged or a made-up
 //! file cannot fill the memory.
 
 use std::io::{Read as _, Write as _};
 
-use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+use flate2::{Compression, read::ZlibDecoder, write::ZlibEncoder};
 
 use super::fault::Fault;
 use crate::runtime::journal::JournalError;
@@ -19,7 +19,7 @@ const DEFLATED: u8 = 1;
 /// Packs `bytes`; one leading byte says how.
 pub(super) fn pack(bytes: &[u8]) -> Vec<u8> {
     if bytes.len() >= PACK_BYTES_MIN {
-        let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::new(4));
+        let mut encoder = ZlibEncoder::new(vec![DEFLATED], Compression::new(4));
         // Writing to memory does not fail; if it did, the plain form is right too.
         if encoder.write_all(bytes).is_ok()
             && let Ok(packed) = encoder.finish()
@@ -41,7 +41,7 @@ pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>, Fault> {
         Some((&PLAIN, bytes)) => Ok(bytes.to_vec()),
         Some((&DEFLATED, bytes)) => {
             let mut unpacked = Vec::new();
-            let mut decoder = DeflateDecoder::new(bytes).take(UNPACKED_BYTES_MAX + 1);
+            let mut decoder = ZlibDecoder::new(bytes).take(UNPACKED_BYTES_MAX + 1);
             decoder.read_to_end(&mut unpacked).map_err(|error| damaged(error.to_string()))?;
             if unpacked.len() as u64 > UNPACKED_BYTES_MAX {
                 return Err(damaged("too large".to_owned()));

@@ -64,7 +64,11 @@ pub(super) fn value_of(connection: &Connection, slot: Slot) -> Result<Value, Fau
     let mut statement = connection.prepare_cached("SELECT body FROM content WHERE hash = ?1")?;
     let packed: Option<Vec<u8>> = statement.query_row([unhex(&hash)?], |row| row.get(0)).optional()?;
     let packed = packed.ok_or_else(|| JournalError::Corrupt(format!("content {hash} is missing")))?;
-    Ok(serde_json::from_slice(&unpack(&packed)?)?)
+    let bytes = unpack(&packed)?;
+    if Sha256::digest(&bytes)[..] != unhex(&hash)? {
+        return Err(JournalError::Corrupt(format!("content {hash} is not what its name says")).into());
+    }
+    Ok(serde_json::from_slice(&bytes)?)
 }
 
 /// Stores what `run` names and did not name before.

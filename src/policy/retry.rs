@@ -87,6 +87,13 @@ pub enum Stop {
     Committed,
 }
 
+impl Stop {
+    /// Whether outer layers must not try again at once: the call's tries were used up, here, where they are counted.
+    pub const fn is_final(self) -> bool {
+        !matches!(self, Self::WaitTooLong | Self::NoTimeLeft | Self::NotRetryable)
+    }
+}
+
 /// Decides on the next attempt.
 pub fn next(settings: &RetrySettings, failed: Failed<'_>, chance: Chance) -> Next {
     if failed.committed {

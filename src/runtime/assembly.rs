@@ -186,12 +186,7 @@ pub(crate) fn make_agents(
         .keys()
         .map(|name| (name.clone(), members_of(name, &targets).iter().map(|member| member.name.clone()).collect()))
         .collect();
-    let mut further: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (index, target) in targets.iter().enumerate() {
-        if let Some(first) = target.further_of {
-            further.entry(first).or_default().push(index);
-        }
-    }
+    let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models: Vec<(Name, Option<String>)> = Vec::new();
     for (index, TargetParts { settings, rank, backend, further_of }) in targets.into_iter().enumerate() {
@@ -200,11 +195,12 @@ pub(crate) fn make_agents(
             return Err(StartError::NoProvider { agent: name, provider: settings.provider });
         };
         let target: Arc<str> = target_name(&settings).into();
-        let guard = add_target_breaker(book, &settings, &provider, further_of.map(|_| &*target), chance)?;
-        let member = members
-            .get(&settings.provider)
-            .and_then(|members| members.iter().position(|member| *member == name))
-            .unwrap_or_default();
+        let guard_name = match further_of {
+            None => format!("agent:{name}"),
+            Some(_) => format!("agent:{name}:{target}"),
+        };
+        let guard = add_target(book, guard_name, &settings, &provider, chance)?;
+        let member = members.get(&settings.provider).and_then(|all| all.iter().position(|member| *member == name));
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
             models.push(model);
@@ -215,7 +211,7 @@ pub(crate) fn make_agents(
         let first = further_of.and_then(|first| agents.get(first));
         agents.push(Arc::new(AgentCore {
             index,
-            member,
+            member: member.unwrap_or_default(),
             rank,
             target,
             first: further_of.unwrap_or(index),
@@ -235,20 +231,27 @@ pub(crate) fn make_agents(
     Ok(agents)
 }
 
-/// The breaker of one target: `agent:draft` for an agent's first, with the target's name behind it for the others.
-fn add_target_breaker(
+/// Where the further targets of each agent are, by the place of its first one.
+fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
+    let mut further: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (index, target) in targets.iter().enumerate() {
+        if let Some(first) = target.further_of {
+            further.entry(first).or_default().push(index);
+        }
+    }
+    further
+}
+
+/// A target's breaker, below its provider's.
+fn add_target(
     book: &mut Book,
+    guard_name: String,
     settings: &AgentSettings,
     provider: &ProviderCore,
-    further: Option<&str>,
     chance: Chance,
 ) -> Result<Guard, StartError> {
-    let name = match further {
-        None => format!("agent:{}", settings.name),
-        Some(target) => format!("agent:{}:{target}", settings.name),
-    };
     let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings));
-    let guard = add_breaker(book, &settings.name, name, breaker, Scope::Target, chance)?;
+    let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, chance)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);
     }

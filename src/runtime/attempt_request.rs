@@ -38,6 +38,7 @@ pub(super) fn attempt_request(
         tenant: context.tenant,
         feature: context.feature,
         priority: context.priority,
+        prompt: context.prompt,
         timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
         hold: Hold::of(Arc::clone(lease) as Arc<dyn Send + Sync>),
         relay,

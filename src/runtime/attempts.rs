@@ -30,7 +30,7 @@ use crate::{
         breaker::state::{GateView, PassKind},
         fallback::{Content, elsewhere},
         retry::{self, Failed, Next, Stop},
-        slow::{SlowBy, Timing},
+        slow::SlowBy,
         verdict::with_far_reset,
     },
 };
@@ -200,7 +200,7 @@ impl Call {
                 () = &mut cut => return Err(cut_failure(cut_ending, limit)),
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
-                    if agent.settings.slow_by.is_slow(slow_call, timing(progress, now)) {
+                    if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
                         ageing = false;
                         self.report_ageing(now);
                     } else {
@@ -235,7 +235,7 @@ impl Call {
         if let Some(first) = progress.first_content() {
             agent.metrics.first_token_seconds.record(first.since(progress.started()).as_secs_f64());
         }
-        let mut timing = timing(progress, now);
+        let mut timing = progress.timing(now);
         if let Ok(Reply { usage: Some(usage), .. }) = &result {
             timing.tokens = timing.tokens.max(usage.output_tokens);
         }
@@ -358,7 +358,8 @@ impl Call {
                 Err(CallError {
                     // An agent that was not up all along was sent nothing, however often it was asked for.
                     nothing_sent: attempts == self.own_refusals,
-                    exhausted: ending != Ending::OwnRefusal && (!envelope.retryable || stop.is_some_and(is_final)),
+                    exhausted: ending != Ending::OwnRefusal
+                        && (!envelope.retryable || stop.is_some_and(Stop::is_final)),
                     envelope: Box::new(envelope),
                     attempts: self.records,
                     usage: self.usage,
@@ -378,18 +379,5 @@ impl Call {
         self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         // A caller that has left does not mind.
         let _ = reply.send(answer);
-    }
-}
-
-/// Whether outer layers must not try again at once: this call's tries were used up, here, where they are counted.
-fn is_final(stop: Stop) -> bool {
-    !matches!(stop, Stop::WaitTooLong | Stop::NoTimeLeft | Stop::NotRetryable)
-}
-
-fn timing(progress: &Progress, now: Timestamp) -> Timing {
-    Timing {
-        elapsed: now.since(progress.started()),
-        first_content: progress.first_content().map(|first| first.since(progress.started())),
-        tokens: progress.pieces(),
     }
 }

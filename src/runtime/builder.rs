@@ -14,6 +14,7 @@ use super::{
     assembly::{self, AgentParts},
     core::Shared,
     engine::Runtime,
+    journal::Journal,
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
@@ -91,6 +92,7 @@ pub struct RuntimeBuilder {
     providers: Vec<ProviderSettings>,
     agents: Vec<AgentParts>,
     call_log: Option<Arc<dyn CallLog>>,
+    journal: Option<Arc<dyn Journal>>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -149,6 +151,14 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Writes runs down there, those that are asked for with [`Runtime::accept_run`]. The clock must then count from the Unix epoch, so
+    /// that its moments mean the same after a restart.
+    #[must_use]
+    pub fn journal(mut self, journal: Arc<dyn Journal>) -> Self {
+        self.journal = Some(journal);
+        self
+    }
+
     /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
     /// client as a [`super::guard_layer::GuardLayer`].
     #[must_use]
@@ -191,6 +201,8 @@ impl RuntimeBuilder {
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
             call_log: self.call_log,
+            journal: self.journal,
+            frozen: AtomicBool::new(false),
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
         let runs = Arc::new(RunTable::default());

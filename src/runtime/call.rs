@@ -31,6 +31,12 @@ pub struct CallContext {
     pub feature: Option<String>,
     /// The class.
     pub priority: Option<String>,
+    /// The name of the key that it was asked for with; never the key.
+    pub key_id: Option<String>,
+    /// The caller's own user.
+    pub user: Option<String>,
+    /// A prompt that replaces the agent's own, where it has one.
+    pub prompt: Option<Arc<str>>,
     /// No attempt runs past this moment of the runtime's clock.
     pub deadline: Option<Timestamp>,
     /// A tighter timeout of this call than the agent's own.

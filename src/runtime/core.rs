@@ -15,6 +15,7 @@ use super::{
     address::Address,
     agent_actor::AgentMessage,
     gate::Gate,
+    journal::Journal,
     metric,
     orchestrator::OrchestratorMessage,
     ports::{Backend, CallLog, Clock},
@@ -184,6 +185,10 @@ pub(crate) struct Shared {
     pub(crate) stopping: CancellationToken,
     /// Cancelled when the grace of a stop is over: whatever still runs is aborted.
     pub(crate) aborting: CancellationToken,
+    /// Where runs are written down, if anywhere.
+    pub(crate) journal: Option<Arc<dyn Journal>>,
+    /// Durable runs move no more: the node is about to go.
+    pub(crate) frozen: AtomicBool,
     /// Steps that wait for a slot; written by the orchestrator. A freed slot is told only while somebody waits.
     pub(crate) line_length: AtomicU32,
     /// The orchestrator was told of a free slot and has not looked yet.

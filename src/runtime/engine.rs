@@ -20,6 +20,9 @@ use crate::{
     policy::breaker::state::{Snapshot, StateName},
 };
 
+/// How long a node that stops waits for its journal.
+const JOURNAL_PATIENCE: Duration = Duration::from_secs(10);
+
 /// A running runtime. Dropping it stops the actors and cancels live runs; [`Runtime::stop`] does so with grace.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
@@ -152,8 +155,24 @@ impl Runtime {
         Ok(())
     }
 
+    /// Makes ready for the end of a node whose runs go on after it: refuses new runs and calls, begins no step, lets what is under way end
+    /// for `grace` and writes it down, aborts the rest without ending its run. Without a journal, runs end with the drop of this value.
+    pub async fn drain(&self, grace: Duration) {
+        self.shared.stopping.cancel();
+        self.shared.tracker.close();
+        if tokio::time::timeout(grace, self.shared.tracker.wait()).await.is_err() {
+            tracing::warn!(tasks = self.shared.tracker.len(), "grace is over, aborting what is left");
+        }
+        self.freeze_runs(JOURNAL_PATIENCE).await;
+    }
+
     /// Stops: refuses new calls, lets those in flight end for `grace`, then aborts them.
     pub async fn stop(self, grace: Duration) {
+        if self.shared.journal.is_some() {
+            self.drain(grace).await;
+            self.root.kill();
+            return;
+        }
         self.shared.stopping.cancel();
         self.shared.tracker.close();
         if tokio::time::timeout(grace, self.shared.tracker.wait()).await.is_err() {

@@ -304,6 +304,7 @@ mod tests {
             tenant: Some("t".into()),
             feature: None,
             priority: None,
+            prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold,
             relay: None,

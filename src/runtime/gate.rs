@@ -468,4 +468,149 @@ mod tests {
             assert_eq!(passed.load(Ordering::SeqCst), 5, "gate {index}");
         }
     }
+
+    /// A gate whose open time is over, with so many runs parked before it.
+    fn with_parked(runs: u32) -> Gate {
+        let gate = Gate::new(open(1_000), 1, 5);
+        (0..runs).for_each(|_| gate.run_parked());
+        gate
+    }
+
+    fn takes(gate: &Gate, asker: Asker, at_ms: u64) -> usize {
+        (0..20).filter(|_| gate.pass(Timestamp::from_millis(at_ms), asker).is_ok()).count()
+    }
+
+    #[test]
+    fn what_is_kept_for_parked_runs_nobody_else_takes() {
+        for (runs, for_anyone) in [(0, 5), (1, 4), (2, 3), (5, 0), (900, 0)] {
+            for by_timer in [true, false] {
+                let gate = with_parked(runs);
+                if by_timer {
+                    gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+                }
+                assert_eq!(takes(&gate, Asker::Anyone, 1_000), for_anyone, "{runs} parked");
+                assert_eq!(takes(&gate, Asker::ParkedRun, 1_000), 5 - for_anyone, "{runs} parked");
+                assert_eq!(takes(&gate, Asker::Anyone, 99_000), 0, "five in all");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_opens_the_gate_for_others_says_so_once() {
+        let gate = with_parked(7);
+        let first = gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap_err();
+        assert_eq!((first.opened, first.refusal.until), (Some(2), None), "half-open: nobody knows until when");
+        assert_eq!(gate.pass(Timestamp::from_millis(1_000), Asker::Anyone).unwrap_err().opened, None);
+        assert_eq!(gate.look(), GateView::Probe { free: 5, reason: Reason::FailureShare });
+        let own = with_parked(7).pass(Timestamp::from_millis(1_000), Asker::ParkedRun).unwrap();
+        assert!(own.opened_it);
+    }
+
+    #[test]
+    fn what_the_parked_runs_leave_is_everybodys() {
+        let gate = with_parked(5);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 0);
+        assert!(gate.pass(Timestamp::from_millis(1_001), Asker::ParkedRun).is_ok());
+        gate.offered(1);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_002), 0, "that was another generation");
+        gate.offered(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_003), 4);
+        // One that comes back is everybody's too.
+        gate.give_back(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_004), 1);
+    }
+
+    #[test]
+    fn a_trial_that_a_parked_run_gives_back_is_kept_for_nobody() {
+        let gate = with_parked(5);
+        assert!(gate.pass(Timestamp::from_millis(1_000), Asker::ParkedRun).is_ok());
+        gate.give_back(2);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 1);
+        assert_eq!(takes(&gate, Asker::ParkedRun, 1_000), 4);
+    }
+
+    #[test]
+    fn nobody_stands_back_for_longer_than_the_bound() {
+        let bound = u64::try_from(PARKED_FIRST_MAX.as_millis()).unwrap();
+        for round in 0..3_u32 {
+            let gate = with_parked(5);
+            // However long it is half-open before anybody comes: the time of whoever comes first counts.
+            let came = 1_000 + u64::from(round) * 77_000;
+            if round > 0 {
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, 2);
+            }
+            assert_eq!(takes(&gate, Asker::Anyone, came), 0);
+            assert_eq!(takes(&gate, Asker::Anyone, came + bound - 1), 0);
+            assert_eq!(takes(&gate, Asker::Anyone, came + bound), 5, "round {round}");
+        }
+    }
+
+    #[test]
+    fn what_was_kept_ends_with_its_generation() {
+        let forced = Refusal { reason: Reason::Forced, until: None };
+        let gate = with_parked(5);
+        assert_eq!(takes(&gate, Asker::Anyone, 1_000), 0);
+        gate.publish(GateView::Refuse(forced), 3);
+        for asker in [Asker::Anyone, Asker::ParkedRun] {
+            assert_eq!(gate.pass(Timestamp::from_millis(9_000), asker).unwrap_err().refusal, forced);
+        }
+        // The next half-open state keeps as many as are parked then, and counts its own time.
+        (0..4).for_each(|_| gate.run_left());
+        gate.publish(GateView::Probe { free: 5, reason: Reason::Forced }, 4);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_000), 4);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_100), 0);
+        gate.publish(GateView::Admit, 5);
+        assert_eq!(takes(&gate, Asker::Anyone, 9_200), 20);
+    }
+
+    #[test]
+    fn every_word_survives_its_packing() {
+        for state in [State::Admit, State::Probe, State::Refuse] {
+            for (free, kept) in [(0, 0), (5, 5), (u16::MAX, KEPT_MAX), (u16::MAX, 0), (1, 1)] {
+                for (timed, generation) in [(true, 0), (false, u32::MAX), (true, 7)] {
+                    let word = Word { state, timed, free, kept, generation };
+                    assert_eq!(Word::unpack(word.pack()), word);
+                }
+            }
+        }
+    }
+
+    /// B02 with parked runs, and everything that may happen to what is kept in the same moment: exactly five pass.
+    #[test]
+    fn five_pass_whatever_becomes_of_the_kept_ones() {
+        for round in 0..400_u32 {
+            let gate = Gate::new(open(1_000), round, 5);
+            let parked = round % 8;
+            (0..parked).for_each(|_| gate.run_parked());
+            let (start, passed) = (Barrier::new(9), AtomicU64::new(0));
+            let pass = |asker, at_ms| {
+                let found = gate.pass(Timestamp::from_millis(at_ms), asker);
+                if let Ok(found) = found {
+                    assert_eq!((found.generation, found.kind), (round + 1, PassKind::Trial));
+                    passed.fetch_add(1, Ordering::SeqCst);
+                }
+            };
+            std::thread::scope(|scope| {
+                for thread in 0..8_u64 {
+                    let (pass, start, gate) = (&pass, &start, &gate);
+                    scope.spawn(move || {
+                        let asker = if thread < 2 { Asker::ParkedRun } else { Asker::Anyone };
+                        start.wait();
+                        for turn in 0..125 {
+                            // Some see the bound pass.
+                            pass(asker, 1_000 + turn * thread * 4);
+                            if thread == 7 && turn == 60 {
+                                gate.offered(round + 1);
+                            }
+                        }
+                    });
+                }
+                start.wait();
+                gate.publish(GateView::Probe { free: 5, reason: Reason::FailureShare }, round.wrapping_add(1));
+            });
+            pass(Asker::ParkedRun, 9_000);
+            pass(Asker::Anyone, 9_000);
+            assert_eq!(passed.load(Ordering::SeqCst), 5, "round {round}, {parked} parked");
+        }
+    }
 }

@@ -4,7 +4,10 @@
 //! A run has one owner at a time. Each time a node takes a run over, the run's generation grows; a journal refuses entries of an
 //! earlier one, so that of two resumers one wins.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -61,6 +64,9 @@ pub struct Origin {
     pub run_id: String,
     /// The steps that are done again, by name.
     pub again: BTreeSet<String>,
+    /// Prompts that replace those of agents, by the agent's name.
+    #[serde(default)]
+    pub prompts: BTreeMap<String, String>,
 }
 
 /// A run as it was accepted: the first thing that is written of it.

@@ -4,6 +4,7 @@
 //! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), and how it is put together (`builder`,
 //! `engine`).
 
+pub mod accept;
 pub mod builder;
 pub mod call;
 pub mod engine;
@@ -41,4 +42,6 @@ mod root;
 mod run_call;
 mod run_cell;
 mod run_gates;
+mod run_log;
 mod run_table;
+mod write_ahead;

@@ -12,9 +12,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    metric,
-    parked::ParkedAt,
-    run_call,
+    metric, run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::{RunTable, Waiting},
@@ -23,11 +21,9 @@ use crate::{
     model::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
-        event::EventType,
         name::Name,
-        run::{RunRecord, RunStatus},
     },
-    workflow::plan::action::{Action, CallFailed, CallRequest},
+    workflow::plan::action::{Action, CallFailed, CallRequest, StepKey},
 };
 
 /// The line holds as many steps as are worked off in some time; whoever does not fit in comes back after this.
@@ -92,6 +88,11 @@ impl OrchestratorActor {
     /// Ends every live run, as the last act of a runtime that stops: nobody is left who could move it further.
     pub(crate) fn end_all(&self) {
         for run in self.runs.live() {
+            if run.is_journaled() {
+                // It goes on after the restart. Who waits for it here is let go.
+                run.let_go();
+                continue;
+            }
             let mut inner = lock(&run.inner);
             let actions = inner.plan.cancel(self.shared.now());
             self.perform(&run, &mut inner, actions);
@@ -111,15 +112,28 @@ impl OrchestratorActor {
         let mut lined = false;
         {
             let mut inner = run.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            run.log.begin_turn();
             while let Some(told) = run.take_told() {
+                if run.is_journaled() && self.is_frozen(&mut inner) {
+                    break;
+                }
+                if let Told::Broken(message) = told {
+                    drop(inner);
+                    return self.fail(run, &message);
+                }
+                let is_resumed = matches!(told, Told::Resumed(_));
                 let actions = self.feed(&mut inner, told);
                 lined |= self.perform(run, &mut inner, actions);
+                if is_resumed {
+                    self.put_doubtful_aside(run, &inner);
+                }
                 if run.final_record().is_some() {
                     // Its record is all that is asked for from now on.
                     inner.plan.let_go();
                     break;
                 }
             }
+            lined |= self.write_ahead(run, &mut inner);
             inner.note_parked(&self.shared);
         }
         if lined {
@@ -128,11 +142,22 @@ impl OrchestratorActor {
         }
     }
 
+    /// True if a durable run must not move here any more. While its node stops it only takes in what is under way.
+    fn is_frozen(&self, inner: &mut RunInner) -> bool {
+        if self.shared.stopping.is_cancelled() {
+            inner.plan.hold_back();
+        }
+        self.shared.aborting.is_cancelled() || self.shared.frozen.load(Ordering::Acquire)
+    }
+
     fn feed(&self, inner: &mut RunInner, told: Told) -> Vec<Action> {
         let now = self.shared.now();
         let gates = LiveGates { shared: &self.shared };
         match told {
             Told::Start => inner.plan.start(now, &gates),
+            Told::Resumed(open) => inner.plan.resume(now, &gates, &open),
+            Told::Released(key) => inner.plan.release(key, now, &gates),
+            Told::Durable | Told::Broken(_) => Vec::new(),
             Told::Replied(key, result) => {
                 // A reply of a call that was aborted meanwhile is nobody's.
                 if inner.calls.remove(&key).is_none() {
@@ -147,13 +172,17 @@ impl OrchestratorActor {
     }
 
     /// Does what the plan says, and what that leads to at once. True if a step joined the line.
-    fn perform(&self, run: &Arc<RunCell>, inner: &mut RunInner, actions: Vec<Action>) -> bool {
+    pub(crate) fn perform(&self, run: &Arc<RunCell>, inner: &mut RunInner, actions: Vec<Action>) -> bool {
         let mut lined = false;
         let mut todo = VecDeque::from(actions);
         while let Some(action) = todo.pop_front() {
             let refused = match action {
                 Action::Emit(event) => {
                     run.append(&self.shared, event.kind, event.step, event.data);
+                    None
+                }
+                Action::Call(_) | Action::Line(_) if run.is_journaled() => {
+                    Self::defer(inner, action);
                     None
                 }
                 Action::Call(request) => self.call(run, inner, &request).err().map(|failed| (request.key, failed)),
@@ -170,26 +199,39 @@ impl OrchestratorActor {
                     if let Some(abort) = inner.calls.remove(&key) {
                         abort.cancel();
                     }
+                    Self::forget_deferred(inner, key);
                     lock(&self.runs.line).remove(run, key);
                     self.show_line();
                     None
                 }
-                Action::Record(_) => None,
+                Action::Record(ended) => {
+                    run.write_end(inner, ended);
+                    None
+                }
                 Action::Finished => {
                     self.finish(run, inner);
                     None
                 }
             };
             if let Some((key, failed)) = refused {
-                let gates = LiveGates { shared: &self.shared };
-                todo.extend(inner.plan.replied(key, Err(failed), self.shared.now(), &gates));
+                todo.extend(self.tell_refused(inner, key, failed));
             }
         }
         lined
     }
 
+    pub(crate) fn tell_refused(&self, inner: &mut RunInner, key: StepKey, failed: CallFailed) -> Vec<Action> {
+        let gates = LiveGates { shared: &self.shared };
+        inner.plan.replied(key, Err(failed), self.shared.now(), &gates)
+    }
+
     /// Makes a call unless somebody who waits for the same agent comes first.
-    fn call(&self, run: &Arc<RunCell>, inner: &mut RunInner, request: &CallRequest) -> Result<(), CallFailed> {
+    pub(crate) fn call(
+        &self,
+        run: &Arc<RunCell>,
+        inner: &mut RunInner,
+        request: &CallRequest,
+    ) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?;
         if self.shared.line_length.load(Ordering::Acquire) > 0
             && lock(&self.runs.line).somebody_before(run, agent.index)
@@ -217,7 +259,7 @@ impl OrchestratorActor {
                 let abort = run.ended.child_token();
                 inner.calls.insert(request.key, abort.clone());
                 let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(admitted, context, run, step, request, abort);
+                run_call::start(admitted, context, run, &self.runs, step, request, abort);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.
@@ -235,7 +277,7 @@ impl OrchestratorActor {
         })
     }
 
-    fn join_line(&self, run: &Arc<RunCell>, request: &CallRequest) -> Result<(), CallFailed> {
+    pub(crate) fn join_line(&self, run: &Arc<RunCell>, request: &CallRequest) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?.index;
         let joined = lock(&self.runs.line).join(Waiting { run: Arc::clone(run), key: request.key, agent });
         self.show_line();
@@ -252,6 +294,9 @@ impl OrchestratorActor {
     /// Gives free slots to those who wait: the oldest run of the highest class first, whoever has every slot it lacks.
     fn serve_line(&self) {
         self.shared.line_woken.store(false, Ordering::Release);
+        if self.shared.journal.is_some() && self.shared.stopping.is_cancelled() {
+            return;
+        }
         let mut full: HashSet<usize> = HashSet::new();
         loop {
             let first = lock(&self.runs.line).first(|agent| !full.contains(&agent));
@@ -282,9 +327,10 @@ impl OrchestratorActor {
             }
             Err(failed) if failed.envelope.error_code == ErrorCode::AgentBulkheadFull => false,
             Err(failed) => {
-                let gates = LiveGates { shared: &self.shared };
-                let actions = inner.plan.replied(*key, Err(failed), self.shared.now(), &gates);
+                run.log.begin_turn();
+                let actions = self.tell_refused(&mut inner, *key, failed);
                 self.perform(run, &mut inner, actions);
+                self.write_ahead(run, &mut inner);
                 if run.final_record().is_some() {
                     inner.plan.let_go();
                 }
@@ -294,7 +340,7 @@ impl OrchestratorActor {
         }
     }
 
-    fn show_line(&self) {
+    pub(crate) fn show_line(&self) {
         let length = lock(&self.runs.line).len();
         self.shared.line_length.store(u32::try_from(length).unwrap_or(u32::MAX), Ordering::Release);
         metric::set(metric::LINE_LENGTH, Vec::new(), length as f64);
@@ -332,52 +378,6 @@ impl OrchestratorActor {
             shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&run)));
         });
         inner.wake = Some(timer.abort_handle());
-    }
-
-    fn finish(&self, run: &Arc<RunCell>, inner: &mut RunInner) {
-        let record = inner.plan.record();
-        for (_, abort) in inner.calls.drain() {
-            abort.cancel();
-        }
-        if let Some(timer) = inner.wake.take() {
-            timer.abort();
-        }
-        inner.parked = ParkedAt::default();
-        self.retire(run, record);
-    }
-
-    /// Ends a run whose plan is broken: what it says of itself may be wrong, so as little of it as possible is asked.
-    fn fail(&self, run: &Arc<RunCell>, message: &str) {
-        lock(&run.inner).parked = ParkedAt::default();
-        let envelope = Envelope::new(ErrorCode::Internal, message);
-        let recorded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock(&run.inner).plan.record()));
-        let Ok(mut record) = recorded else {
-            tracing::error!(run = run.id, "a run's plan is broken beyond a record");
-            lock(&self.runs.line).remove_all(run);
-            run.ended.cancel();
-            self.runs.retire(&run.id);
-            return;
-        };
-        let data = serde_json::json!({ "status": RunStatus::Failed, "error": envelope });
-        run.append(&self.shared, EventType::RunFinished, None, data);
-        record.status = RunStatus::Failed;
-        record.error = Some(envelope);
-        record.ended_ms = Some(self.shared.clock.unix_ms(self.shared.now()));
-        self.retire(run, record);
-    }
-
-    fn retire(&self, run: &Arc<RunCell>, record: RunRecord) {
-        let status = metrics::Label::from_static_parts("status", record.status.as_str());
-        metric::count(metric::RUNS, vec![status], 1);
-        for step in &record.steps {
-            let status = metrics::Label::from_static_parts("status", step.status.as_str());
-            metric::count(metric::STEPS, vec![status], 1);
-        }
-        lock(&self.runs.line).remove_all(run);
-        self.show_line();
-        run.finish(record);
-        self.runs.retire(&run.id);
-        metric::set(metric::RUNS_LIVE, Vec::new(), self.runs.live_count() as f64);
     }
 }
 

@@ -20,6 +20,7 @@ use crate::model::{
     name::Name,
     reply::{AttemptFailure, Reply},
 };
+use crate::policy::slow::Timing;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -130,6 +131,8 @@ pub struct AttemptRequest {
     pub feature: Option<String>,
     /// In which class.
     pub priority: Option<String>,
+    /// A prompt that replaces the agent's own; a backend without prompts leaves it alone.
+    pub prompt: Option<Arc<str>>,
     /// The backend's own timeouts.
     pub timeouts: AttemptTimeouts,
     /// The call's slots; see [`Hold`].
@@ -183,6 +186,15 @@ impl Progress {
     pub fn output_came(&self) {
         self.first_content.get_or_init(|| self.clock.0.now());
         self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What the question of slowness is asked about, at `now`.
+    pub(crate) fn timing(&self, now: Timestamp) -> Timing {
+        Timing {
+            elapsed: now.since(self.started),
+            first_content: self.first_content().map(|first| first.since(self.started)),
+            tokens: self.pieces(),
+        }
     }
 
     /// How long the attempt has run.

@@ -11,11 +11,12 @@ use super::{
     fallback::Admitted,
     orchestrator::OrchestratorMessage,
     run_cell::{RunCell, Told},
+    run_table::RunTable,
 };
 use crate::{
     model::{envelope::Envelope, event::EventType, run::AttemptRecord},
     workflow::plan::{
-        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend},
+        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend, StepKey},
         run_plan::RunPlan,
     },
 };
@@ -29,16 +30,21 @@ const DELTAS_MAX: usize = 64;
 
 /// Who a step's call is for, and until when.
 pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -> CallContext {
-    let key = request.key;
-    let step = plan.workflow().steps()[key.step].id();
-    let index = key.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
     CallContext {
         run_id: Some(run.id.clone()),
-        idempotency_key: Some(format!("{}/{step}/{index}/{}", run.id, key.iteration)),
+        idempotency_key: Some(idempotency_key(run, plan, request.key)),
+        prompt: run.prompts.get(request.agent.as_str()).cloned(),
         deadline: Some(plan.deadline()),
         timeout: request.timeout,
         ..run.context.clone()
     }
+}
+
+/// The same over attempts, re-sends and restarts.
+pub(crate) fn idempotency_key(run: &RunCell, plan: &RunPlan, key: StepKey) -> String {
+    let step = plan.workflow().steps()[key.step].id();
+    let index = key.index.map_or_else(|| "-".to_owned(), |index| index.to_string());
+    format!("{}/{step}/{index}/{}", run.id, key.iteration)
 }
 
 /// Starts the task that waits for the answer. It belongs to no actor.
@@ -46,11 +52,12 @@ pub(crate) fn start(
     admitted: Admitted,
     context: CallContext,
     run: &Arc<RunCell>,
+    runs: &Arc<RunTable>,
     step: String,
     request: &StepRequest,
     abort: CancellationToken,
 ) {
-    let run = Arc::clone(run);
+    let (run, runs) = (Arc::clone(run), Arc::clone(runs));
     let shared = Arc::clone(&admitted.target.shared);
     let key = request.key;
     let streams = admitted.target.agent.settings.timeouts.first_token.is_some();
@@ -68,6 +75,7 @@ pub(crate) fn start(
             data["index"] = json!(key.index);
             data["iteration"] = json!(key.iteration);
             run.append(&shared, kind, Some(step.clone()), data);
+            run.send_beside(&runs);
         });
         tokio::select! {
             biased;

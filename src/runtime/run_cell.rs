@@ -1,9 +1,9 @@
-//! One run as it lives outside every actor: its plan, what it was told and has not read, its events. The orchestrator is the only one
-//! who moves the plan; everybody else puts things into the inbox and reads events.
+//! One run as it lives outside every actor: its plan, what it was told and has not read, its log. The orchestrator is the only one
+//! who moves the plan; everybody else puts things into the inbox and reads the log.
 
 use std::{
-    collections::{HashMap, VecDeque},
-    sync::Mutex,
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex},
 };
 
 use serde_json::Value;
@@ -13,24 +13,38 @@ use tokio_util::sync::CancellationToken;
 use super::{
     call::{CallContext, CallError, CallReply},
     core::{Shared, lock},
+    journal::{Entry, RunOwner},
     parked::ParkedAt,
+    run_log::{RunLog, Sender},
+    run_table::RunTable,
 };
 use crate::{
     model::{
+        ended::Ended,
         event::{Event, EventType},
         name::Name,
-        run::{RunRecord, RunStatus},
+        run::{RunRecord, RunStatus, StepStatus},
     },
-    workflow::plan::{action::StepKey, run_plan::RunPlan, why::Why},
+    workflow::plan::{
+        action::{Action, StepKey},
+        restore::OpenCall,
+        run_plan::RunPlan,
+        why::Why,
+    },
 };
-
-/// Events that one run may have; pieces of content are left out beyond it, nothing else ever is.
-pub(crate) const EVENTS_MAX: usize = 20_000;
 
 /// What a run is told between two turns of the orchestrator.
 pub(crate) enum Told {
     /// It was accepted.
     Start,
+    /// It was brought back; these of its calls had begun and not ended.
+    Resumed(Vec<OpenCall>),
+    /// It could not be brought back, for this reason.
+    Broken(String),
+    /// What one of its turns led to may be done now.
+    Durable,
+    /// An operator lets a call go on that is in doubt.
+    Released(StepKey),
     /// A call ended.
     Replied(StepKey, Box<Result<CallReply, CallError>>),
     /// One of its timers ran out.
@@ -41,31 +55,42 @@ pub(crate) enum Told {
     GateChanged(Name),
 }
 
-/// One run.
-pub(crate) struct RunCell {
+/// What a run is besides its plan.
+pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// Older runs have smaller numbers.
     pub(crate) number: u64,
     pub(crate) class: u8,
     pub(crate) context: CallContext,
+    pub(crate) owner: RunOwner,
+    /// Prompts that replace an agent's own.
+    pub(crate) prompts: BTreeMap<String, Arc<str>>,
+}
+
+/// One run.
+pub(crate) struct RunCell {
+    pub(crate) id: String,
+    pub(crate) number: u64,
+    pub(crate) class: u8,
+    pub(crate) context: CallContext,
+    pub(crate) owner: RunOwner,
+    pub(crate) prompts: BTreeMap<String, Arc<str>>,
     /// Ends all of the run's calls and timers.
     pub(crate) ended: CancellationToken,
+    /// Cancelled when nobody here moves it any more, though it is not over.
+    pub(crate) let_go: CancellationToken,
     /// Moved by the orchestrator only.
     pub(crate) inner: Mutex<RunInner>,
     inbox: Mutex<VecDeque<Told>>,
-    events: Mutex<Vec<StoredEvent>>,
-    last_event: watch::Sender<u64>,
-    /// The terminal record, once there is one.
-    finished: watch::Sender<Option<std::sync::Arc<RunRecord>>>,
+    pub(crate) log: RunLog,
+    /// Ends that were said and are not durable, with the batch of each: they are shown as not yet there.
+    unwritten: Mutex<Vec<(u64, EndKey)>>,
+    /// The terminal record, once there is one and it may be seen.
+    finished: watch::Sender<Option<Arc<RunRecord>>>,
 }
 
-/// An event without what follows from its place: its id and its run.
-struct StoredEvent {
-    ts_ms: u64,
-    kind: EventType,
-    step: Option<String>,
-    data: Value,
-}
+/// Which record an end is of: step, item, iteration.
+type EndKey = (String, Option<usize>, u32);
 
 /// What the orchestrator knows of a run.
 pub(crate) struct RunInner {
@@ -74,6 +99,12 @@ pub(crate) struct RunInner {
     pub(crate) calls: HashMap<StepKey, CancellationToken>,
     /// The run's one timer.
     pub(crate) wake: Option<tokio::task::AbortHandle>,
+    /// What may be done once the batch of this number is durable; in order.
+    pub(crate) deferred: VecDeque<Deferred>,
+    /// Ends that this turn said.
+    pub(crate) said: Vec<EndKey>,
+    /// The final record, until it is durable.
+    pub(crate) last: Option<RunRecord>,
     /// The gates that count it as parked.
     pub(crate) parked: ParkedAt,
 }
@@ -81,31 +112,51 @@ pub(crate) struct RunInner {
 impl RunInner {
     /// Counts the run at the gates that it is parked at now.
     pub(crate) fn note_parked(&mut self, shared: &Shared) {
-        self.parked.follow(&self.plan, shared);
+        // A call that waits for the journal is still that of a parked run: it asks the gate only when it is made.
+        if self.deferred.is_empty() {
+            self.parked.follow(&self.plan, shared);
+        }
     }
 }
 
+/// Something to do later.
+pub(crate) struct Deferred {
+    /// `None` until the turn that asked for it is over.
+    pub(crate) batch: Option<u64>,
+    pub(crate) action: Action,
+}
+
 impl RunCell {
-    pub(crate) fn new(
-        id: String,
-        number: u64,
-        class: u8,
-        context: CallContext,
-        ended: CancellationToken,
-        plan: RunPlan,
-    ) -> Self {
+    pub(crate) fn new(facts: RunFacts, ended: CancellationToken, plan: RunPlan, log: RunLog, first: Told) -> Self {
+        let RunFacts { id, number, class, context, owner, prompts } = facts;
+        let (deferred, said) = (VecDeque::new(), Vec::new());
         Self {
             id,
             number,
             class,
             context,
+            owner,
+            prompts,
             ended,
-            inner: Mutex::new(RunInner { plan, calls: HashMap::new(), wake: None, parked: ParkedAt::default() }),
-            inbox: Mutex::new(VecDeque::from([Told::Start])),
-            events: Mutex::new(Vec::new()),
-            last_event: watch::Sender::new(0),
+            let_go: CancellationToken::new(),
+            inner: Mutex::new(RunInner {
+                plan,
+                calls: HashMap::new(),
+                wake: None,
+                deferred,
+                said,
+                last: None,
+                parked: ParkedAt::default(),
+            }),
+            inbox: Mutex::new(VecDeque::from([first])),
+            log,
+            unwritten: Mutex::new(Vec::new()),
             finished: watch::Sender::new(None),
         }
+    }
+
+    pub(crate) fn is_journaled(&self) -> bool {
+        self.log.journal.is_some()
     }
 
     /// Puts something into the inbox; the sender then wakes the orchestrator.
@@ -119,43 +170,59 @@ impl RunCell {
 
     /// Appends an event with the next id.
     pub(crate) fn append(&self, shared: &Shared, kind: EventType, step: Option<String>, data: Value) {
-        let at = shared.now();
-        let id = {
-            let mut events = lock(&self.events);
-            if kind == EventType::StepDelta && events.len() >= EVENTS_MAX {
-                return;
-            }
-            events.push(StoredEvent { ts_ms: shared.clock.unix_ms(at), kind, step, data });
-            events.len() as u64
-        };
-        // Who begins to listen after this finds the event in the log, because both take its lock.
-        if self.last_event.receiver_count() > 0 {
-            self.last_event.send_replace(id);
+        self.log.append(shared.clock.unix_ms(shared.now()), kind, step, data);
+    }
+
+    /// Writes an end down with the turn that says it.
+    pub(crate) fn write_end(&self, inner: &mut RunInner, ended: Box<Ended>) {
+        inner.said.push((ended.record.id.clone(), ended.record.index, ended.record.iteration));
+        self.log.write(Entry::Ended(ended));
+    }
+
+    /// Hands over what was said beside a turn.
+    pub(crate) fn send_beside(self: &Arc<Self>, runs: &Arc<RunTable>) {
+        if self.is_journaled() {
+            self.send(runs, Sender::Beside, None, || {});
         }
     }
 
-    /// Events after the id `after`, in order.
-    pub(crate) fn events_after(&self, after: u64) -> Vec<Event> {
-        let events = lock(&self.events);
-        let from = usize::try_from(after).unwrap_or(usize::MAX).min(events.len());
-        let ids = (from as u64 + 1)..;
-        ids.zip(&events[from..]).map(|(id, event)| self.event(id, event)).collect()
+    /// Hands over what was said, with what is done when it is durable. The number of the batch to wait for.
+    pub(crate) fn send(
+        self: &Arc<Self>,
+        runs: &Arc<RunTable>,
+        sender: Sender,
+        said: Option<&mut Vec<EndKey>>,
+        then: impl FnOnce() + Send + 'static,
+    ) -> u64 {
+        let (run, runs) = (Arc::clone(self), Arc::clone(runs));
+        self.log.send(sender, |batch| {
+            if let Some(said) = said {
+                lock(&self.unwritten).extend(said.drain(..).map(|end| (batch.number, end)));
+            }
+            let fence = Fence(Some((Arc::clone(&run), runs)));
+            Box::new(move || {
+                fence.is_past();
+                lock(&run.unwritten).retain(|(number, _)| *number > batch.number);
+                run.log.became_durable(&batch);
+                then();
+            })
+        })
     }
 
-    fn event(&self, id: u64, stored: &StoredEvent) -> Event {
-        let StoredEvent { ts_ms, kind, step, data } = stored;
-        Event { id, ts_ms: *ts_ms, kind: *kind, run_id: self.id.clone(), step: step.clone(), data: data.clone() }
+    /// Events after the id `after` that may be seen, in order.
+    pub(crate) fn events_after(&self, after: u64) -> Vec<Event> {
+        self.log.events_after(after)
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {
-        self.last_event.subscribe()
+        self.log.last_event()
     }
 
-    pub(crate) fn finished(&self) -> watch::Receiver<Option<std::sync::Arc<RunRecord>>> {
+    pub(crate) fn finished(&self) -> watch::Receiver<Option<Arc<RunRecord>>> {
         self.finished.subscribe()
     }
 
-    pub(crate) fn final_record(&self) -> Option<std::sync::Arc<RunRecord>> {
+    pub(crate) fn final_record(&self) -> Option<Arc<RunRecord>> {
         self.finished.borrow().clone()
     }
 
@@ -164,18 +231,31 @@ impl RunCell {
         self.finished.send_if_modified(|present| {
             let first = present.is_none();
             if first {
-                *present = Some(std::sync::Arc::new(record));
+                *present = Some(Arc::new(record));
             }
             first
         });
         self.ended.cancel();
     }
 
-    /// The run as it stands.
+    /// Nobody here moves it any more, though it is not over.
+    pub(crate) fn let_go(&self) {
+        self.ended.cancel();
+        self.let_go.cancel();
+    }
+
+    /// The run as it stands, by what is durable.
     pub(crate) fn record(&self) -> RunRecord {
         // Under the lock: an ended run's plan is let go.
         let inner = lock(&self.inner);
-        self.final_record().map_or_else(|| inner.plan.record(), |record| (*record).clone())
+        if let Some(record) = self.final_record() {
+            return (*record).clone();
+        }
+        let mut record = inner.last.clone().unwrap_or_else(|| inner.plan.record());
+        if self.is_journaled() {
+            self.hide_unwritten(&mut record);
+        }
+        record
     }
 
     /// What it waits for; `None` once it is over.
@@ -186,5 +266,43 @@ impl RunCell {
 
     pub(crate) fn status(&self) -> Option<RunStatus> {
         self.final_record().map(|record| record.status)
+    }
+
+    /// Shows what was said, but is not durable, as still under way.
+    fn hide_unwritten(&self, record: &mut RunRecord) {
+        if record.status.is_terminal() {
+            record.status = RunStatus::Running;
+            (record.ended_ms, record.duration_ms) = (None, None);
+            (record.output, record.error) = (None, None);
+        }
+        let unwritten: HashSet<EndKey> = lock(&self.unwritten).iter().map(|(_, end)| end.clone()).collect();
+        for step in &mut record.steps {
+            if unwritten.contains(&(step.id.clone(), step.index, step.iteration)) {
+                let waits = step.started_ms.is_none();
+                step.status = if waits { StepStatus::Pending } else { StepStatus::Running };
+                step.duration_ms = None;
+                (step.degraded, step.error, step.output) = (None, None, None);
+            }
+        }
+        record.degraded.retain(|degraded| !unwritten.iter().any(|(step, _, _)| *step == degraded.step));
+    }
+}
+
+/// Dropped with a batch that the journal refuses: another owner has the run, so this one lets go of it without a word.
+struct Fence(Option<(Arc<RunCell>, Arc<RunTable>)>);
+
+impl Fence {
+    fn is_past(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if let Some((run, runs)) = self.0.take() {
+            tracing::warn!(run = run.id, "the journal takes no more of this run; it is let go");
+            run.let_go();
+            runs.forget(&run.id);
+        }
     }
 }

@@ -1,15 +1,17 @@
 //! A run as its owner holds it: follow its events, wait for its end, cancel it. Dropping the handle leaves the run alone.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Map, Value};
 
 use super::{
     call::CallContext,
-    core::Shared,
+    core::{Shared, lock},
     engine::Runtime,
+    journal::RunOwner,
     orchestrator::OrchestratorMessage,
-    run_cell::{RunCell, Told},
+    run_cell::{RunCell, RunFacts, Told},
+    run_log::RunLog,
 };
 use crate::{
     model::{
@@ -20,6 +22,7 @@ use crate::{
     workflow::{
         checked::Workflow,
         plan::{
+            action::StepKey,
             run_plan::{RunPlan, RunSeed},
             why::Why,
         },
@@ -46,8 +49,8 @@ pub struct RunRequest {
 /// A run.
 #[derive(Clone)]
 pub struct RunHandle {
-    shared: Arc<Shared>,
-    cell: Arc<RunCell>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) cell: Arc<RunCell>,
 }
 
 impl std::fmt::Debug for RunHandle {
@@ -57,21 +60,11 @@ impl std::fmt::Debug for RunHandle {
 }
 
 impl Runtime {
-    /// Starts a run. Refused with `INVALID_REQUEST` if an input does not fit, with `NOT_FOUND` if an agent is not here, with `LOAD_SHED` if
+    /// Starts a run that lives in memory only. Refused with `INVALID_REQUEST` if an input does not fit, with `NOT_FOUND` if an agent is not here, with `LOAD_SHED` if
     /// too many runs are live, with `SHUTTING_DOWN` while stopping.
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
-        if shared.stopping.is_cancelled() {
-            return Err(Box::new(
-                Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0),
-            ));
-        }
-        for step in request.workflow.steps() {
-            if shared.agent(step.agent().as_str()).is_none() {
-                let message = format!("step {} asks for agent {}, which is not here", step.id(), step.agent());
-                return Err(Box::new(Envelope::new(ErrorCode::NotFound, message)));
-            }
-        }
+        self.may_start(&request.workflow)?;
         let created = shared.now();
         let run_id = uuid::Uuid::now_v7().to_string();
         let seed = RunSeed {
@@ -81,21 +74,37 @@ impl Runtime {
             unix_zero_ms: shared.clock.unix_ms(crate::model::clock::Timestamp::ZERO),
         };
         let plan = RunPlan::new(request.workflow, &request.input, seed)?;
-        let class = request.context.priority.as_deref();
-        let class = class.and_then(|class| CLASSES.iter().position(|known| *known == class)).unwrap_or(STANDARD);
-        let cell = Arc::new(RunCell::new(
-            run_id,
-            self.runs.next_number(),
-            u8::try_from(class).unwrap_or(u8::MAX),
-            request.context,
-            shared.aborting.child_token(),
-            plan,
-        ));
+        let RunRequest { context, .. } = request;
+        let facts = RunFacts {
+            id: run_id.clone(),
+            number: self.runs.next_number(),
+            class: class_of(context.priority.as_deref()),
+            context,
+            owner: RunOwner::default(),
+            prompts: BTreeMap::new(),
+        };
+        let log = RunLog::new(run_id, None, Vec::new());
+        let cell = Arc::new(RunCell::new(facts, shared.aborting.child_token(), plan, log, Told::Start));
         if !self.runs.add(&cell) {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));
         }
         shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&cell)));
         Ok(RunHandle { shared: Arc::clone(shared), cell })
+    }
+
+    /// Whether this node takes a run of this workflow now.
+    pub(crate) fn may_start(&self, workflow: &Workflow) -> Result<(), Box<Envelope>> {
+        if self.shared.stopping.is_cancelled() {
+            let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
+            return Err(Box::new(envelope.with_retry_after(1.0)));
+        }
+        for step in workflow.steps() {
+            if self.shared.agent(step.agent().as_str()).is_none() {
+                let message = format!("step {} asks for agent {}, which is not here", step.id(), step.agent());
+                return Err(Box::new(Envelope::new(ErrorCode::NotFound, message)));
+            }
+        }
+        Ok(())
     }
 
     /// The run of this id, live or ended not long ago.
@@ -104,13 +113,19 @@ impl Runtime {
     }
 }
 
+/// The place of a class, the highest first.
+pub(crate) fn class_of(priority: Option<&str>) -> u8 {
+    let place = priority.and_then(|class| CLASSES.iter().position(|known| *known == class)).unwrap_or(STANDARD);
+    u8::try_from(place).unwrap_or(u8::MAX)
+}
+
 impl RunHandle {
     /// Its id.
     pub fn id(&self) -> &str {
         &self.cell.id
     }
 
-    /// Waits for its end.
+    /// Waits for its end, or until this node lets go of it: a durable run then goes on elsewhere, and its record is not terminal.
     pub async fn finished(&self) -> Arc<RunRecord> {
         let mut finished = self.cell.finished();
         loop {
@@ -118,8 +133,12 @@ impl RunHandle {
             if let Some(record) = record {
                 return record;
             }
-            if finished.changed().await.is_err() {
-                return Arc::new(self.record());
+            tokio::select! {
+                changed = finished.changed() => if changed.is_err() { return Arc::new(self.record()) },
+                () = self.cell.let_go.cancelled() => {
+                    let record = finished.borrow().clone();
+                    return record.unwrap_or_else(|| Arc::new(self.record()));
+                }
             }
         }
     }
@@ -145,6 +164,15 @@ impl RunHandle {
         self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)));
     }
 
+    /// Lets a call go on that waits because it may have acted and must not act twice (`effects = "once"`): an operator knows that it did
+    /// not. Any other is left alone. False if there is no such step.
+    pub fn release(&self, step: &str, index: Option<u32>, iteration: u32) -> bool {
+        let place = lock(&self.cell.inner).plan.workflow().steps().iter().position(|known| known.id() == step);
+        let Some(step) = place else { return false };
+        self.cell.tell(Told::Released(StepKey { step, index, iteration }));
+        self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)))
+    }
+
     /// Events after the one of id `after` (0 = all), in order, without waiting.
     pub fn events_after(&self, after: u64) -> Vec<Event> {
         self.cell.events_after(after)
@@ -164,6 +192,7 @@ impl RunHandle {
             tokio::select! {
                 changed = last.changed() => if changed.is_err() { return Vec::new() },
                 changed = finished.changed() => if changed.is_err() { return Vec::new() },
+                () = self.cell.let_go.cancelled() => return self.cell.events_after(after),
             }
         }
     }

@@ -17,6 +17,8 @@ pub(crate) const RUNS_LIVE_MAX: usize = 100_000;
 pub(crate) const RUNS_KEPT_MAX: usize = 1_000;
 /// Finished runs that stay readable while none is started.
 pub(crate) const RUNS_KEPT_IDLE_MAX: usize = 2_000;
+/// Finished runs that stay in memory where a journal has them too.
+pub(crate) const RUNS_KEPT_DURABLE_MAX: usize = 100;
 /// Steps that may stand in the line.
 pub(crate) const LINE_MAX: usize = 1_000;
 
@@ -98,6 +100,17 @@ impl RunTable {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The next number, at least this one: numbers of durable runs grow with the time, over restarts too.
+    pub(crate) fn next_number_from(&self, least: u64) -> u64 {
+        let next = |last: u64| Some(last.max(least).saturating_add(1));
+        self.numbers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default().max(least)
+    }
+
+    /// A run of this number is there; later ones have larger ones.
+    pub(crate) fn number_is_taken(&self, number: u64) {
+        self.numbers.fetch_max(number.saturating_add(1), Ordering::Relaxed);
+    }
+
     /// False if too many are live.
     pub(crate) fn add(&self, run: &Arc<RunCell>) -> bool {
         let mut runs = lock(&self.runs);
@@ -110,6 +123,11 @@ impl RunTable {
         // Freed where nobody waits for the lock.
         drop(old);
         true
+    }
+
+    /// Adds a run that is written down: it lives, however many there are.
+    pub(crate) fn add_accepted(&self, run: &Arc<RunCell>) {
+        lock(&self.runs).live.insert(run.id.clone(), Arc::clone(run));
     }
 
     pub(crate) fn find(&self, id: &str) -> Option<Arc<RunCell>> {
@@ -125,13 +143,20 @@ impl RunTable {
         lock(&self.runs).live.len()
     }
 
+    /// A run that another owner has, or that nobody can read.
+    pub(crate) fn forget(&self, id: &str) {
+        let forgotten = lock(&self.runs).live.remove(id);
+        drop(forgotten);
+    }
+
     /// A run ended: it stays readable for a while.
     pub(crate) fn retire(&self, id: &str) {
         let mut runs = lock(&self.runs);
         let Some(run) = runs.live.remove(id) else { return };
+        let run_is_journaled = run.is_journaled();
         runs.kept_order.push_back(id.to_owned());
         runs.kept.insert(id.to_owned(), run);
-        let old = runs.forget_beyond(RUNS_KEPT_IDLE_MAX);
+        let old = runs.forget_beyond(if run_is_journaled { RUNS_KEPT_DURABLE_MAX } else { RUNS_KEPT_IDLE_MAX });
         drop(runs);
         drop(old);
     }

@@ -167,6 +167,7 @@ impl AgentServer {
             tenant: text(contract::TENANT),
             feature: text(contract::FEATURE),
             priority: text(contract::PRIORITY),
+            prompt: None,
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::new(())),
             relay: None,

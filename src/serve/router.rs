@@ -11,19 +11,26 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     answer::{dress::dress, failure::Failure},
-    health,
+    cors::cors,
+    files, health,
     state::AppState,
 };
 use crate::model::envelope::ErrorCode;
 
 /// The service's router. `plugged` are the routes of surfaces that bring their own: the gateway.
 pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
-    let (routes, _description) = OpenApiRouter::new().merge(health::routes()).merge(plugged).split_for_parts();
-    routes
+    let (routes, _description) =
+        OpenApiRouter::new().merge(health::routes()).merge(files::routes::routes()).merge(plugged).split_for_parts();
+    let routes = routes
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(middleware::from_fn_with_state(state.clone(), dress))
-        .with_state(state)
+        .layer(middleware::from_fn_with_state(state.clone(), dress));
+    // Outermost: a browser may read errors too.
+    let routes = match cors(&state.settings.cors_origins) {
+        Some(cors) => routes.layer(cors),
+        None => routes,
+    };
+    routes.with_state(state)
 }
 
 async fn no_such_path(request: Request) -> Failure {

@@ -6,8 +6,13 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{access::keys::KeyRing, answer::failure::Failure, caps::Caps};
+use super::{
+    access::{keys::KeyRing, signature::Signer},
+    answer::failure::Failure,
+    caps::Caps,
+};
 use crate::{
+    journal::files::store::FileStore,
     runtime::{engine::Runtime, handle::AgentHandle},
     settings::{general::Limits, serve::ServeSettings},
     workflow::checked::Workflow,
@@ -28,6 +33,10 @@ pub struct Service {
     pub workflows: BTreeMap<String, Arc<Workflow>>,
     /// The runtime, once there is one.
     pub door: RuntimeDoor,
+    /// The files, once they are there.
+    pub files: Door<FileStore>,
+    /// Signs what is given out for a short while.
+    pub signer: Signer,
     /// How it ends.
     pub ending: Ending,
     /// What `/metrics` shows; `None` where the program that the service is part of has a recorder of its own.
@@ -59,6 +68,11 @@ impl AppState {
         self.door.wait(self.settings.handover_wait).await
     }
 
+    /// The files. Waits for them as for the runtime.
+    pub async fn files(&self) -> Result<Arc<FileStore>, Failure> {
+        self.files.wait(self.settings.handover_wait).await
+    }
+
     /// The agent of this name.
     pub async fn agent(&self, name: &str) -> Result<AgentHandle, Failure> {
         let runtime = self.runtime().await?;
@@ -74,39 +88,42 @@ impl Deref for AppState {
     }
 }
 
-/// Where the runtime is put once it is there, and taken from.
+/// Where something is put once it is there, and taken from: the runtime and the files, which wait for a predecessor's journal.
 #[derive(Debug)]
-pub struct RuntimeDoor {
-    runtime: watch::Sender<Option<Arc<Runtime>>>,
+pub struct Door<T> {
+    inside: watch::Sender<Option<Arc<T>>>,
 }
 
-impl Default for RuntimeDoor {
+/// The door to the runtime.
+pub type RuntimeDoor = Door<Runtime>;
+
+impl<T> Default for Door<T> {
     fn default() -> Self {
-        Self { runtime: watch::Sender::new(None) }
+        Self { inside: watch::Sender::new(None) }
     }
 }
 
-impl RuntimeDoor {
+impl<T> Door<T> {
     /// Lets requests in.
-    pub fn open(&self, runtime: Arc<Runtime>) {
-        self.runtime.send_replace(Some(runtime));
+    pub fn open(&self, inside: Arc<T>) {
+        self.inside.send_replace(Some(inside));
     }
 
-    /// Lets no more requests in, and gives the runtime back.
-    pub fn shut(&self) -> Option<Arc<Runtime>> {
-        self.runtime.send_replace(None)
+    /// Lets no more requests in, and gives back what is inside.
+    pub fn shut(&self) -> Option<Arc<T>> {
+        self.inside.send_replace(None)
     }
 
-    /// The runtime, if it is there.
-    pub fn now(&self) -> Option<Arc<Runtime>> {
-        self.runtime.borrow().clone()
+    /// What is inside, if it is there.
+    pub fn now(&self) -> Option<Arc<T>> {
+        self.inside.borrow().clone()
     }
 
-    async fn wait(&self, longest: Duration) -> Result<Arc<Runtime>, Failure> {
-        let mut seen = self.runtime.subscribe();
+    async fn wait(&self, longest: Duration) -> Result<Arc<T>, Failure> {
+        let mut seen = self.inside.subscribe();
         let there = seen.wait_for(Option::is_some);
         let found = tokio::time::timeout(longest, there).await.ok().and_then(Result::ok);
-        found.and_then(|runtime| runtime.clone()).ok_or_else(Failure::shutting_down)
+        found.and_then(|inside| inside.clone()).ok_or_else(Failure::shutting_down)
     }
 }
 

@@ -73,7 +73,7 @@ pub(super) fn read_base_url(reader: &mut Reader<'_, '_>) -> Option<String> {
 }
 
 /// What is wrong with an address, as a sentence's end.
-pub(super) fn check_base_url(text: &str) -> Result<(), &'static str> {
+pub(crate) fn check_base_url(text: &str) -> Result<(), &'static str> {
     if text.len() > ADDRESS_BYTES_MAX {
         return Err("must have at most 2048 bytes");
     }

@@ -13,8 +13,11 @@ use crate::model::name::Name;
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
+    capture::{CaptureTable, read_capture},
+    files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
@@ -32,16 +35,27 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 9] = ["agents", "defaults", "keys", "limits", "node", "places", "providers", "run", "serve"];
+const TABLES: [&str; 12] = [
+    "agents",
+    "capture",
+    "defaults",
+    "files",
+    "journal",
+    "keys",
+    "limits",
+    "node",
+    "places",
+    "providers",
+    "run",
+    "serve",
+];
 /// Tables that later versions know.
-const LATER: [&str; 20] = [
+const LATER: [&str; 18] = [
     "adaptive",
     "budgets",
     "callers",
-    "capture",
     "cluster",
     "features",
-    "journal",
     "ladders",
     "lines",
     "logs",
@@ -103,6 +117,12 @@ pub struct Settings {
     pub keys: Vec<KeySettings>,
     /// Nodes that share this configuration; counts are already divided by it.
     pub instances: u32,
+    /// Where runs are written down.
+    pub journal: JournalTable,
+    /// What is taken of files.
+    pub files: FilesTable,
+    /// Which attempts are kept word for word.
+    pub capture: CaptureTable,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
     explained: Vec<ExplainRow>,
@@ -138,6 +158,9 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let run = read_run(&mut reader);
     let limits = read_limits(&mut reader);
     let instances = read_instances(&mut reader);
+    let journal = read_journal(&mut reader);
+    let files = read_files(&mut reader);
+    let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
     reader.finish(&LATER);
@@ -145,8 +168,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     check_keys(&keys, &keys_place, &mut report.problems);
     let defaults_place = root.get("defaults").map_or(Origin::Default, |node| node.origin.clone());
     read_defaults(defaults, defaults_place, &mut report);
-    let mut found =
-        Found { sources, defaults, providers: read_providers(providers, defaults, sources.folder, &mut report) };
+    let providers = read_providers(providers, defaults, sources.folder, &mut report);
+    let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
     let mut agents = found.read_agents(agents, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
@@ -158,7 +181,20 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();
-    Ok(Settings { providers, agents, run, limits, serve, keys, instances, warnings, explained: report.rows() })
+    Ok(Settings {
+        providers,
+        agents,
+        run,
+        limits,
+        serve,
+        journal,
+        files,
+        capture,
+        keys,
+        instances,
+        warnings,
+        explained: report.rows(),
+    })
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
@@ -236,6 +272,8 @@ fn add_embedded(providers: &mut BTreeMap<Name, ReadProvider>, defaults: &Table, 
 struct Found<'a> {
     sources: &'a Sources<'a>,
     defaults: &'a Table,
+    /// The providers that the configuration names. An agent that leans on the embedded one by itself must not make a second of it.
+    named: Vec<Name>,
     providers: BTreeMap<Name, ReadProvider>,
 }
 
@@ -308,7 +346,7 @@ impl Found<'_> {
         report: &mut Report,
     ) -> Option<Name> {
         let key = key_path(&key_path("agents", agent.as_str()), "provider");
-        let names: Vec<&str> = self.providers.keys().map(Name::as_str).collect();
+        let names: Vec<&str> = self.named.iter().map(Name::as_str).collect();
         let chosen = match table.get("provider") {
             Some(node) => {
                 let Value::Text(text) = &node.value else {

@@ -3,13 +3,17 @@
 pub mod agent;
 pub mod agent_backend;
 mod breaker;
+pub mod capture;
 pub mod endpoint;
+pub mod files;
 pub mod folder;
 pub mod general;
+pub mod journal;
+mod keep;
 pub mod keys;
 pub mod layers;
 pub mod load;
-mod node;
+pub(crate) mod node;
 pub mod problem;
 pub mod provider;
 pub mod reader;

@@ -126,7 +126,7 @@ fn write_value(key: &str, value: &Value, text: &mut String) {
 const HIDDEN: &str = "\"(hidden)\"";
 
 /// Whether a key (or header, or query parameter) by this name usually holds a secret.
-pub(super) fn looks_secret(key: &str) -> bool {
+pub(crate) fn looks_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase().replace('-', "_");
     let parts =
         ["api_key", "apikey", "secret", "password", "passwd", "authorization", "cookie", "credential", "signature"];
@@ -139,7 +139,7 @@ pub(super) fn looks_secret(key: &str) -> bool {
 }
 
 /// Whether a text looks like a secret wherever it stands: a bearer header, a vendor's key, an address with a password.
-fn holds_secret(text: &str) -> bool {
+pub(crate) fn holds_secret(text: &str) -> bool {
     let authority = text.split_once("://").map(|(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or_default());
     text.starts_with("sk-") || text.starts_with("Bearer ") || authority.is_some_and(|authority| authority.contains('@'))
 }

@@ -93,7 +93,7 @@ pub fn resolve_secret(
 }
 
 /// Whether `name` can be the name of an environment variable.
-pub(super) fn is_variable_name(name: &str) -> bool {
+pub(crate) fn is_variable_name(name: &str) -> bool {
     let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     !name.is_empty() && name.len() <= 256 && plain && !name.as_bytes()[0].is_ascii_digit()
 }

@@ -180,6 +180,21 @@ const DEFAULTS: &str = "
 # consecutive_failures = 5                 # ... or so many failures in a row (providers: 3)
 # open = \"30s\"
 # trials = 5
+
+# Where the service writes runs down, and how long it keeps them (\"off\" = for ever).
+[journal]
+# path = \".watertight/journal.db\"
+# survives = \"process\"                    # power: every commit waits for the disk
+
+[journal.retention]
+# completed = \"30d\"
+# failed = \"30d\"
+# cancelled = \"7d\"
+
+# Prompts and answers word for word, for looking into what went wrong: off, errors, sample, all.
+[capture]
+# mode = \"off\"
+# keep = \"72h\"
 ";
 
 #[cfg(test)]
@@ -241,6 +256,7 @@ mod tests {
             let (shown, plain) = (Given::config(&uncommented).load().unwrap(), Given::config(&text).load().unwrap());
             assert_eq!((shown.agents, shown.providers), (plain.agents, plain.providers));
             assert_eq!((shown.run, shown.limits), (plain.run, plain.limits));
+            assert_eq!((shown.journal, shown.files, shown.capture), (plain.journal, plain.files, plain.capture));
         }
     }
 }

@@ -925,3 +925,16 @@ fn deep_and_wide_inputs_are_bounded() {
     let wide = (0..20_000).map(|number| format!("[agents.a{number}]")).collect::<Vec<_>>().join("\n");
     survives(&Given::config(&wide));
 }
+
+#[test]
+fn an_agent_that_leans_on_the_embedded_provider_makes_no_second_one_for_the_others() {
+    // `draft` is read before `style` and brings the embedded provider with it.
+    let given = Given::config(
+        "[providers.p]\nkind = 'http'\nbase_url = 'http://127.0.0.1:1'\n[agents.alpha]\n[agents.style]\n",
+    )
+    .folder("draft", &[("agent.toml", "provider = 'embedded'\nembedded = 'draft'")]);
+    let settings = given.load().unwrap_or_else(|error| panic!("{error}"));
+    for (agent, provider) in [("alpha", "p"), ("draft", "embedded"), ("style", "p")] {
+        assert_eq!(settings.agent(agent).map(|agent| agent.settings.provider.as_str()), Some(provider), "{agent}");
+    }
+}

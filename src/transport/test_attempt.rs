@@ -45,6 +45,7 @@ pub(crate) fn request(input: Value) -> AttemptRequest {
         tenant: Some("acme".to_owned()),
         feature: Some("chat".to_owned()),
         priority: Some("batch".to_owned()),
+        prompt: None,
         timeouts: AttemptTimeouts { first_token: None, stall: None },
         hold: Hold::of(Arc::new(())),
         relay: None,

@@ -10,6 +10,8 @@ mod project;
 mod bad_input;
 mod check;
 mod five_agents;
+mod foreign;
+mod import;
 mod init;
 mod interrupt;
 mod isolation;

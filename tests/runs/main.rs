@@ -10,9 +10,12 @@ mod kit;
 mod support;
 
 mod crashes;
+mod durable;
 mod ending;
 mod events;
+mod fake_journal;
 mod fan_out;
 mod line;
 mod many;
+mod parked_first;
 mod parking;

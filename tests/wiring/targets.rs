@@ -379,6 +379,24 @@ async fn a_group_of_one_is_as_ever() {
     assert!(error.tries.is_empty() && !error.envelope.details.contains_key("tries"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_sick_target_is_passed_over_and_the_first_comes_back() {
+    let (runtime, backends) = two(agent("draft", "a")).await;
+    backends[0].now(refused_connection());
+    for _ in 0..5 {
+        assert_eq!(call(&runtime, "draft").await.unwrap().fallback.as_deref(), Some("b/y"));
+    }
+    assert_eq!((state(&runtime, FIRST), state(&runtime, SECOND)), (StateName::Open, StateName::Closed));
+    let reply = call(&runtime, "draft").await.unwrap();
+    assert_eq!((counts(&backends), reply.attempts.len()), (vec![5, 6], 1), "an open gate costs no attempt");
+    backends[0].now(Answer::Good);
+    pass(s(31)).await;
+    for _ in 0..5 {
+        assert_eq!(call(&runtime, "draft").await.unwrap().fallback, None);
+    }
+    assert_eq!(state(&runtime, FIRST), StateName::Closed);
+}
+
 fn any_answer() -> impl Strategy<Value = u8> {
     0_u8..10
 }

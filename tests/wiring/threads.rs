@@ -9,18 +9,20 @@ use std::{
 };
 
 use watertight::{
-    model::clock::Timestamp,
+    model::{clock::Timestamp, run::RunStatus},
     policy::breaker::{settings::HalfOpenBy, state::StateName},
     runtime::{
-        call::CallRequest,
+        call::{CallContext, CallRequest},
         engine::{Part, Runtime},
         ports::Clock,
+        run_handle::{RunHandle, RunRequest},
         settings::AgentSettings,
     },
+    workflow::check,
 };
 
 use crate::{
-    kit::{Answer, Scripted, agent, builder, call_later, code, one_agent, provider},
+    kit::{Answer, Scripted, agent, builder, call_later, code, name, one_agent, provider},
     support::{ms, s},
 };
 
@@ -90,6 +92,55 @@ async fn a_thousand_callers_five_trials() {
             caller.await.unwrap();
         }
     }
+}
+
+/// B02 again, with runs parked before the gate: they get their trials, the callers what is left, and five pass in all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn a_thousand_callers_parked_runs_and_five_trials() {
+    for round in 0..21 {
+        let parked = round % 7;
+        let mut settings = agent("draft", "local");
+        settings.slots = 100;
+        let clock = Arc::new(HandClock(AtomicU64::new(0)));
+        let (runtime, backend) = opened(settings, clock.clone()).await;
+        backend.now(Answer::Hang);
+        let runs: Vec<_> = (0..parked).map(|_| one_step_run(&runtime)).collect();
+        let is_parked = |run: &RunHandle| run.record().status == RunStatus::Parked;
+        until("parked", || runs.iter().all(is_parked)).await;
+        backend.requests.lock().unwrap().clear();
+        clock.0.store(31_000, Ordering::SeqCst);
+        let refused = Arc::new(AtomicUsize::new(0));
+        let callers: Vec<_> = (0..1_000)
+            .map(|_| {
+                let (handle, refused) = (runtime.agent("draft").unwrap(), refused.clone());
+                tokio::spawn(async move {
+                    let error = handle.call(CallRequest::of(serde_json::Value::Null)).await.unwrap_err();
+                    if error.nothing_sent {
+                        assert!(error.envelope.retry_after.unwrap() >= 1.0);
+                        refused.fetch_add(1, Ordering::SeqCst);
+                    }
+                })
+            })
+            .collect();
+        until("5 sent", || backend.requests.lock().unwrap().len() == 5).await;
+        let of_runs = || backend.requests.lock().unwrap().iter().filter(|request| request.run_id.is_some()).count();
+        assert_eq!(of_runs(), parked.min(5), "round {round}: parked runs come first");
+        let direct = 5 - parked.min(5);
+        until("the others refused", || refused.load(Ordering::SeqCst) == 1_000 - direct).await;
+        assert_eq!((backend.count(), runtime.agent("draft").unwrap().in_flight()), (5 + 5, 5), "round {round}");
+        drop(runtime);
+        for caller in callers {
+            caller.await.unwrap();
+        }
+    }
+}
+
+/// A run of one step of `draft`.
+fn one_step_run(runtime: &Runtime) -> RunHandle {
+    let text = "[workflow]\nname = \"one\"\noutput = \"none\"\n[[step]]\nid = \"draft\"\nagent = \"draft\"\n";
+    let workflow = check::load("one.toml", text.as_bytes(), &[name("draft")].into()).unwrap();
+    let (input, context) = (serde_json::Map::new(), CallContext::default());
+    runtime.start_run(RunRequest { workflow: Arc::new(workflow), input, deadline: None, context }).unwrap()
 }
 
 /// Callers storm while the supervisor's own timer, late results and its restarts change the gate under them.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::journal::slot::{Hash, hex};
+use crate::journal::slot::{Hash, hex, unhex};
 
 /// The name of the bytes as they were sent.
 const ORIGINAL: &str = "original";
@@ -54,7 +54,11 @@ impl Disk {
     pub(in crate::journal) fn take_in(&self, upload: &Path, hash: &Hash, bytes: u64) -> io::Result<()> {
         let place = self.original(hash);
         if fs::metadata(&place).is_ok_and(|found| found.len() == bytes) {
-            return fs::remove_file(upload);
+            return match fs::remove_file(upload) {
+                // A try before this one moved it, and was rolled back.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                result => result,
+            };
         }
         let folder = self.content(hash);
         fs::create_dir_all(&folder)?;
@@ -75,16 +79,28 @@ impl Disk {
         }
     }
 
+    /// Contents whose hash begins with `shard` and that have been there for a while: those that no row names are left over from a
+    /// commit that failed.
+    pub(in crate::journal) fn settled(&self, shard: u8) -> Vec<Hash> {
+        let Ok(entries) = fs::read_dir(self.folder.join(hex(&[shard]))) else { return Vec::new() };
+        let old = entries.flatten().filter(|entry| is_old(entry));
+        old.filter_map(|entry| unhex(entry.file_name().to_str()?).ok()).collect()
+    }
+
     /// Removes uploads that nobody writes any more.
     pub(in crate::journal) fn remove_abandoned(&self) {
         let Ok(entries) = fs::read_dir(self.folder.join(UPLOADS)) else { return };
         for entry in entries.flatten() {
-            let touched = entry.metadata().and_then(|metadata| metadata.modified());
-            let age = touched.ok().and_then(|touched| SystemTime::now().duration_since(touched).ok());
-            if age.is_some_and(|age| age > ABANDONED) {
+            if is_old(&entry) {
                 // The next round tries again.
                 let _ = fs::remove_file(entry.path());
             }
         }
     }
+}
+
+fn is_old(entry: &fs::DirEntry) -> bool {
+    let touched = entry.metadata().and_then(|metadata| metadata.modified());
+    let age = touched.ok().and_then(|touched| SystemTime::now().duration_since(touched).ok());
+    age.is_some_and(|age| age > ABANDONED)
 }

@@ -1,4 +1,11 @@
 //! The files of runs: bytes on disk by their hash, who owns them in the database, smaller copies of photos.
 
 pub(super) mod disk;
+mod picture;
+mod sniff;
+pub mod store;
 pub mod table;
+pub mod upload;
+
+#[cfg(test)]
+mod tests;

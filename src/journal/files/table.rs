@@ -161,6 +161,15 @@ pub(in crate::journal) fn remove(within: &mut Within<'_>, file: i64) -> Result<(
     Ok(())
 }
 
+/// The same by its id.
+pub(in crate::journal) fn remove_by_id(within: &mut Within<'_>, id: &str) -> Result<(), Fault> {
+    let mut statement = within.connection.prepare_cached("SELECT file FROM file WHERE id = ?1")?;
+    match statement.query_row([id], |row| row.get(0)).optional()? {
+        Some(file) => remove(within, file),
+        None => Ok(()),
+    }
+}
+
 /// Files of a tenant, and how many bytes they have.
 pub(in crate::journal) fn holdings(within: &mut Within<'_>, tenant: Option<&str>) -> Result<(u64, u64), Fault> {
     let tenant = within.names.number(within.connection, tenant)?;

@@ -1,4 +1,8 @@
 //! The journal against real files: what is kept, what is refused, what goes, what survives.
 
+mod crash;
+mod failing;
+mod model;
+mod rest;
 mod runs;
-mod support;
+pub(super) mod support;

@@ -27,7 +27,12 @@ async fn what_is_accepted_is_given_back_after_a_restart() {
     let mut run = place.run("0196f7a0-0000-7000-8000-000000000001");
     run.input.insert("long".into(), large("x"));
     run.owner.user = Some("u".into());
-    run.origin = Some(Origin { kind: OriginKind::Repair, run_id: "old".into(), again: ["draft".into()].into() });
+    run.origin = Some(Origin {
+        kind: OriginKind::Repair,
+        run_id: "old".into(),
+        again: ["draft".into()].into(),
+        prompts: [("draft".into(), "shorter".into())].into(),
+    });
     run.seeds = vec![ended("draft", large("y")), ended("review", json!(null))];
     run.idempotency = promise("key", "hash");
     let journal = place.open();

@@ -10,6 +10,7 @@ use axum::{
 
 use super::keys::Key;
 use crate::{
+    journal::query::TenantScope,
     model::{
         contract,
         envelope::ErrorCode,
@@ -82,6 +83,11 @@ impl Caller {
         self.is_operator() || self.tenant.as_deref() == tenant
     }
 
+    /// Whose things a query of this caller may see.
+    pub fn scope(&self) -> TenantScope {
+        if self.is_operator() { TenantScope::All } else { TenantScope::One(self.tenant.clone()) }
+    }
+
     /// The key's name.
     pub fn key_name(&self) -> Option<&str> {
         self.key.as_ref().map(|key| key.name.as_str())
@@ -127,6 +133,9 @@ impl Caller {
             tenant: self.tenant.clone(),
             feature: self.feature.clone(),
             priority: self.priority.clone(),
+            key_id: self.key_name().map(str::to_owned),
+            user: self.user.clone(),
+            prompt: None,
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
         }

@@ -3,3 +3,5 @@
 pub mod caller;
 pub mod keys;
 pub mod random;
+pub mod signature;
+pub mod watch_token;

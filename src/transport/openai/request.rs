@@ -9,6 +9,7 @@ use crate::{
     runtime::ports::AttemptRequest,
     transport::{
         http_agent::request::{Wanted, invalid_input},
+        template::{Filling, Template, TemplateError},
         usage,
     },
 };
@@ -35,11 +36,23 @@ pub(super) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
     if always || is_watched { Wanted::Stream } else { Wanted::Whole }
 }
 
-/// The body of the request for this input.
-pub(super) fn chat(agent: &CheckedSettings, input: &Value, wanted: Wanted) -> Result<ChatRequest, AttemptFailure> {
+/// The text of the prompt: the agent's own, unless this attempt brings another one.
+fn prompt(agent: &CheckedSettings, attempt: &AttemptRequest) -> Result<String, TemplateError> {
+    match &attempt.prompt {
+        None => agent.prompt.fill(&attempt.input),
+        Some(source) => Template::try_new(source, Filling::Text)?.fill(&attempt.input),
+    }
+}
+
+/// The body of the request of this attempt.
+pub(super) fn chat(
+    agent: &CheckedSettings,
+    attempt: &AttemptRequest,
+    wanted: Wanted,
+) -> Result<ChatRequest, AttemptFailure> {
     let settings = &agent.settings;
     let prompt =
-        agent.prompt.fill(input).map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
+        prompt(agent, attempt).map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
     let mut messages = Vec::new();
     let mut prompt_tokens = 0;
     let parts = [("system", settings.system.as_deref()), ("user", Some(prompt.as_str()))];

@@ -139,6 +139,9 @@ impl RunPlan {
 
     /// A live run is in a call, in a line or parked; anything else is a fault of ours and ends it rather than let it hang.
     fn say_what_it_waits_for(&mut self, now: Timestamp) {
+        if self.is_held_back {
+            return;
+        }
         let moves = self.totals.calling + self.totals.in_line > 0;
         let parked = self.hold.is_some() || self.totals.parked > 0;
         if !moves && !parked {

@@ -7,6 +7,7 @@ mod end;
 mod event;
 mod finish;
 pub mod input;
+pub mod linked;
 mod parked;
 pub mod record;
 pub mod restore;

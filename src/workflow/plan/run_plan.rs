@@ -83,6 +83,8 @@ pub struct RunPlan {
     pub(super) mode: Mode,
     /// True if ends are to be written down.
     pub(super) is_journaled: bool,
+    /// True once nothing new may be begun here: somebody else goes on with the run.
+    pub(super) is_held_back: bool,
     /// Results that it begins with.
     pub(super) seeds: Vec<Ended>,
     wake_asked: Option<Timestamp>,
@@ -116,6 +118,7 @@ impl RunPlan {
             unsettled: false,
             mode: Mode::Live,
             is_journaled: false,
+            is_held_back: false,
             seeds: Vec::new(),
             wake_asked: None,
             actions: Vec::new(),
@@ -128,6 +131,11 @@ impl RunPlan {
     pub fn journaled(mut self) -> Self {
         self.is_journaled = true;
         self
+    }
+
+    /// Begins nothing new from now on, but goes on taking in what is under way.
+    pub fn hold_back(&mut self) {
+        self.is_held_back = true;
     }
 
     /// Its id.

@@ -45,6 +45,9 @@ impl RunPlan {
 
     /// Starts waiting items, unless a gate further on makes it a waste.
     pub(super) fn start_items(&mut self, now: Timestamp, gates: &dyn Gates) {
+        if self.is_held_back {
+            return;
+        }
         self.hold = None;
         let something_waits = self.steps.iter().any(|state| !state.round().waiting.is_empty());
         if self.culprit.is_some() || !something_waits || self.is_held(now, gates) {

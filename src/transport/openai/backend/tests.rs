@@ -190,6 +190,18 @@ async fn outputs_that_miss_the_shape() {
 }
 
 #[tokio::test]
+async fn an_attempt_may_bring_a_prompt_of_its_own() {
+    let server = FakeServer::start(vec![chat_answer("ok")]).await;
+    let agent = agent(&server, settings());
+    let mut attempt = request(notes());
+    attempt.prompt = Some("Short: {{ input.notes }}".into());
+    assert!(unwatched(&agent, &attempt).await.ended.is_ok());
+    assert_eq!(server.bodies()[0]["messages"], json!([{"role": "user", "content": "Short: 바다"}]));
+    attempt.prompt = Some("{{ input.gone }}".into());
+    assert!(unwatched(&agent, &attempt).await.ended.is_err());
+}
+
+#[tokio::test]
 async fn a_prompt_that_cannot_be_filled_is_not_sent() {
     let server = FakeServer::start(vec![]).await;
     let done = unwatched(&agent(&server, settings()), &request(json!({"other": 1}))).await;

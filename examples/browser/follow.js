@@ -1,0 +1,60 @@
+// Starts a run with photos and follows it, also over a restart of the service: no event is lost and none is seen twice.
+const at = (id) => document.getElementById(id);
+const run = { last: 0, over: false }; // the last event that was shown, and whether it was the run's last
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const said = { "step.started": "시작", "step.retried": "다시 시도", "step.refused": "대기", "step.degraded": "대체", "step.skipped": "건너뜀", "step.finished": "완료" };
+
+async function ask(url, options = {}) {
+  const answer = await fetch(url, options);
+  const body = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(body.error?.user_message ?? `HTTP ${answer.status}`), { told: true });
+  return body;
+}
+
+function show({ id, type, step, data }) {
+  if (step && said[type]) at("steps").appendChild(document.createElement("li")).textContent = `${step}: ${said[type]}`;
+  at("problem").textContent = data?.error?.user_message ?? data?.user_message ?? at("problem").textContent;
+  at("status").dataset.last = id;
+  at("status").textContent = type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})`;
+  return id;
+}
+
+// Shows the events after the last one. A stream that is cut leaves `run` where it was: the next call goes on there.
+async function read(url, headers) {
+  const answer = await fetch(url, { headers: { ...headers, "last-event-id": `${run.last}` } });
+  if (!answer.ok) throw Object.assign(new Error(`HTTP ${answer.status}`), { told: answer.status < 500 });
+  run.over = answer.status === 204;
+  let text = "";
+  for await (const piece of (answer.body ?? new Blob().stream()).pipeThrough(new TextDecoderStream())) {
+    const frames = (text + piece).split("\n\n");
+    text = frames.pop();
+    for (const frame of frames) {
+      const json = frame.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
+      const event = JSON.parse(json || "{}");
+      if (event.id > run.last) [run.last, run.over] = [show(event), event.type === "run.finished"];
+    }
+  }
+}
+
+at("form").addEventListener("submit", async (submit) => {
+  submit.preventDefault();
+  const { base, key, workflow, notes, photos } = submit.target.elements;
+  const body = new FormData();
+  for (const [name, value] of [["workflow", workflow.value], ["input", JSON.stringify({ notes: notes.value })]]) body.append(name, value);
+  for (const photo of photos.files) body.append("photos", photo);
+  [run.last, run.over, at("work").hidden, at("post").hidden, at("problem").textContent] = [0, false, false, true, ""];
+  at("steps").replaceChildren();
+  try {
+    const owner = key.value ? { authorization: `Bearer ${key.value}` } : {};
+    const once = { ...owner, "idempotency-key": crypto.randomUUID() };
+    const url = `${base.value}/v1/runs/${(await ask(`${base.value}/v1/runs`, { method: "POST", body, headers: once })).run_id}`;
+    const watcher = { authorization: `Bearer ${(await ask(`${url}/watch-token`, { method: "POST", headers: owner })).token}` };
+    while (!run.over) {
+      await read(`${url}/events`, watcher).catch((error) => error.told && Promise.reject(error));
+      if (!run.over) await pause(500);
+    }
+    const { output, error } = await ask(`${url}/result?wait=30`, { headers: watcher });
+    [at("bar").value, at("post").hidden, at("post").textContent] = [1, !output, output?.markdown ?? ""];
+    if (error) at("problem").textContent = error.user_message;
+  } catch (error) { at("problem").textContent = error.message; }
+});

@@ -1,0 +1,10 @@
+//! LiteLLM's proxy configuration, made into providers and agents.
+
+mod account;
+mod agents;
+mod deployment;
+mod general;
+mod importer;
+mod vendor;
+
+pub(super) use importer::import;

@@ -1,0 +1,12 @@
+//! Spring Boot's `resilience4j.*` properties, made into agents with breakers, slots, retries and timeouts.
+
+mod agent;
+mod breaker;
+mod importer;
+mod ledger;
+mod modules;
+mod properties;
+mod retry;
+mod unsupported;
+
+pub(super) use importer::{Options, import};

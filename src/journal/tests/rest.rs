@@ -1,0 +1,256 @@
+//! Beside runs: dead letters, operator modes, captures, the ledger, retention, a tenant's data.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::support::*;
+use crate::{
+    journal::{
+        captures::{Capture, CaptureReading},
+        journal::SqliteJournal,
+        operator_modes::OperatorMode,
+        query::{RunFilter, TenantScope},
+        settings::{JournalSettings, Retention},
+        usage::{UsageGroup, UsageQuery},
+    },
+    model::{call_log::CallRecord, reply::Usage, run::RunStatus},
+    policy::breaker::settings::Mode,
+    runtime::{
+        journal::{DeadCause, DeadLetter, Journal as _, RunOwner},
+        ports::CallLog as _,
+    },
+};
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+
+fn of(tenant: &str) -> TenantScope {
+    TenantScope::One(Some(tenant.to_owned()))
+}
+
+fn letter(id: &str, tenant: &str) -> DeadLetter {
+    DeadLetter {
+        id: id.into(),
+        at_ms: T0,
+        cause: DeadCause::KilledTwice,
+        agent: "draft".into(),
+        run_id: Some("r".into()),
+        step: Some("draft/0/0".into()),
+        owner: RunOwner { tenant: Some(tenant.into()), ..RunOwner::default() },
+        idempotency_key: Some("k".into()),
+        input: json!({ "notes": "x".repeat(500) }),
+        message: "the actor died".into(),
+    }
+}
+
+#[tokio::test]
+async fn dead_letters() {
+    let place = Place::new();
+    let journal = place.open();
+    for (id, tenant) in [("a", "acme"), ("b", "other"), ("c", "acme"), ("a", "acme")] {
+        journal.put_aside(letter(id, tenant));
+    }
+    accept(&journal, place.run("r")).await.unwrap();
+    let ids = |letters: Vec<DeadLetter>| letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>().join(" ");
+    assert_eq!(ids(journal.dead_letters(of("acme"), None, 10).await.unwrap()), "a c");
+    assert_eq!(ids(journal.dead_letters(TenantScope::All, None, 2).await.unwrap()), "a c");
+    assert_eq!(ids(journal.dead_letters(TenantScope::All, Some("c"), 2).await.unwrap()), "b");
+    assert_eq!(journal.dead_letter(of("acme"), "b").await, Ok(None));
+    assert_eq!(journal.dead_letter(of("other"), "b").await, Ok(Some(letter("b", "other"))));
+    assert_eq!(journal.take_dead_letter(of("acme"), "b").await, Ok(None));
+    let takers = [(); 8].map(|()| journal.take_dead_letter(TenantScope::All, "b"));
+    let taken = futures_util::future::join_all(takers).await;
+    assert_eq!(taken.iter().filter(|taken| matches!(taken, Ok(Some(_)))).count(), 1, "of many who replay one gets it");
+    place.pass_ms(91 * DAY_MS);
+    journal.tidy().await.unwrap();
+    assert!(journal.dead_letters(TenantScope::All, None, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn operator_modes_outlive_the_process() {
+    let place = Place::new();
+    let journal = place.open();
+    let set = |breaker: &str, mode, reason: &str| OperatorMode {
+        breaker: breaker.into(),
+        mode,
+        reason: reason.into(),
+        set_ms: T0,
+        set_by: Some("ops".into()),
+    };
+    for (breaker, mode) in [("b", Mode::Disabled), ("a", Mode::ForcedOpen), ("c", Mode::MetricsOnly), ("b", Mode::Auto)]
+    {
+        journal.set_operator_mode(set(breaker, mode, "drill")).await.unwrap();
+    }
+    journal.close().await;
+    let wanted = vec![set("a", Mode::ForcedOpen, "drill"), set("c", Mode::MetricsOnly, "drill")];
+    assert_eq!(place.open().operator_modes().await, Ok(wanted));
+}
+
+#[tokio::test]
+async fn captures_are_read_with_a_note_and_go_in_time() {
+    let place = Place::new();
+    let journal = place.open();
+    let capture = |run_id: Option<&str>, attempt| Capture {
+        tenant: Some("acme".into()),
+        run_id: run_id.map(ToOwned::to_owned),
+        step: Some("draft".into()),
+        agent: "draft".into(),
+        call_id: "call".into(),
+        attempt,
+        at_ms: T0,
+        expires_ms: T0 + 72 * HOUR_MS,
+        prompt: json!([{ "role": "user", "content": "a walk" }]),
+        answer: Some("{".into()),
+        parsed: json!({ "error": "cut" }),
+    };
+    whole_run(&place, &journal, place.run("r"), RunStatus::Failed).await;
+    for (run_id, attempt) in [(Some("r"), 1), (Some("r"), 2), (None, 1), (Some("s"), 1)] {
+        journal.put_capture(capture(run_id, attempt));
+    }
+    assert_eq!(journal.read_captures(of("other"), "r", "eve").await, Ok(vec![]));
+    let read = journal.read_captures(of("acme"), "r", "kim").await;
+    assert_eq!(read, Ok(vec![capture(Some("r"), 1), capture(Some("r"), 2)]));
+    let note = CaptureReading { reader: "kim".into(), at_ms: T0, captures: 2 };
+    assert_eq!(journal.capture_readings(of("acme"), "r").await, Ok(vec![note]));
+    assert_eq!(journal.capture_readings(of("other"), "r").await, Ok(vec![]));
+    journal.delete_run(of("acme"), "r").await.unwrap();
+    assert_eq!(journal.read_captures(TenantScope::All, "r", "kim").await, Ok(vec![]));
+    assert_eq!(journal.capture_readings(TenantScope::All, "r").await, Ok(vec![]));
+    place.pass_ms(72 * HOUR_MS);
+    assert_eq!(journal.read_captures(TenantScope::All, "s", "kim").await, Ok(vec![]));
+    journal.tidy().await.unwrap();
+    let left = journal
+        .ask(|connection| Ok(connection.query_row("SELECT count(*) FROM capture", [], |row| row.get::<_, i64>(0))?));
+    assert_eq!(left.await, Ok(0));
+}
+
+fn called(tenant: &str, model: &str, day: u64, usage: Option<Usage>) -> CallRecord {
+    CallRecord {
+        ts_ms: day * DAY_MS + 5,
+        agent: "draft".into(),
+        call_id: Some("c".into()),
+        tenant: Some(tenant.into()),
+        model: Some(model.into()),
+        usage,
+        ..CallRecord::default()
+    }
+}
+
+#[tokio::test]
+async fn the_ledger_adds_up_and_stays() {
+    let place = Place::new();
+    let journal = place.open();
+    let today = T0 / DAY_MS;
+    let log = journal.usage_log();
+    let usage = |prompt_tokens, output_tokens, estimated| Some(Usage { prompt_tokens, output_tokens, estimated });
+    for _ in 0..10 {
+        log.finished(called("acme", "qwen", today, usage(10, 2, false)));
+    }
+    log.finished(CallRecord { error_code: Some("AGENT_ERROR".into()), ..called("acme", "qwen", today, None) });
+    log.finished(CallRecord {
+        error_code: Some("AGENT_CIRCUIT_OPEN".into()),
+        call_id: None,
+        ..called("acme", "qwen", today, None)
+    });
+    log.finished(called("other", "smol", today - 1, usage(1, 1, true)));
+    // Closing writes what was added up.
+    journal.close().await;
+    let journal = place.open();
+    let ask = |scope: TenantScope, groups: &[UsageGroup], from_day: u64| {
+        let query = UsageQuery { scope, from_day, to_day: today, groups: groups.to_vec() };
+        let journal = Arc::clone(&journal);
+        async move { journal.usage(query).await.unwrap() }
+    };
+    let lines = ask(of("acme"), &[], 0).await;
+    let sums = |line: &crate::journal::usage::UsageLine| {
+        (line.calls, line.failures, line.refusals, line.prompt_tokens, line.output_tokens, line.estimated)
+    };
+    assert_eq!(lines.iter().map(sums).collect::<Vec<_>>(), [(11, 1, 1, 100, 20, false)]);
+    assert_eq!(lines[0].cost, None);
+    let lines = ask(TenantScope::All, &[UsageGroup::Tenant, UsageGroup::Model], 0).await;
+    assert_eq!(lines.len(), 2);
+    assert!(lines.iter().any(|line| line.tenant.as_deref() == Some("other")
+        && line.model.as_deref() == Some("smol")
+        && line.estimated));
+    assert_eq!(ask(TenantScope::All, &[UsageGroup::Day], today).await.len(), 1);
+    assert!(ask(of("nobody"), &[], 0).await.is_empty());
+    // Runs and tenants go, their lines stay, for their own time.
+    journal.delete_tenant(Some("acme")).await.unwrap();
+    assert_eq!(ask(of("acme"), &[], 0).await.len(), 1);
+    place.pass_ms(401 * DAY_MS);
+    journal.tidy().await.unwrap();
+    assert!(ask(TenantScope::All, &[], 0).await.is_empty());
+}
+
+#[tokio::test]
+async fn what_was_kept_long_enough_goes() {
+    let place = Place::new();
+    let journal = place.open();
+    let states = [
+        RunStatus::Completed,
+        RunStatus::CompletedDegraded,
+        RunStatus::Failed,
+        RunStatus::TimedOut,
+        RunStatus::Cancelled,
+    ];
+    for (number, status) in states.iter().cycle().take(200).enumerate() {
+        whole_run(&place, &journal, place.run(&format!("run-{number}")), *status).await;
+    }
+    accept(&journal, place.run("live")).await.unwrap();
+    let count = || async {
+        journal.runs(RunFilter { count_max: 1_000, ..RunFilter::of(TenantScope::All) }).await.unwrap().runs.len()
+    };
+    for (days, left) in [(0, 201), (6, 201), (2, 161), (21, 161), (2, 1)] {
+        place.pass_ms(days * DAY_MS);
+        journal.tidy().await.unwrap();
+        assert_eq!(count().await, left);
+    }
+}
+
+#[tokio::test]
+async fn a_size_budget_lets_the_oldest_go_first() {
+    let place = Place::new();
+    let retention = Retention { size_budget: Some(400_000), ..Retention::default() };
+    let journal = SqliteJournal::open(JournalSettings { retention, ..place.settings() }).unwrap();
+    for number in 0..200 {
+        let mut run = place.run(&format!("run-{number}"));
+        let noise: Vec<String> = (0..1_500_u32)
+            .map(|place| format!("{:x}", (place + 1).wrapping_mul(2_654_435_761_u32.wrapping_mul(number + 1))))
+            .collect();
+        run.input.insert("noise".into(), json!(noise.concat()));
+        run.input.insert("number".into(), Value::from(format!("{number}").repeat(700)));
+        whole_run(&place, &journal, run, RunStatus::Completed).await;
+    }
+    journal.tidy().await.unwrap();
+    let page = journal.runs(RunFilter { count_max: 1_000, ..RunFilter::of(TenantScope::All) }).await.unwrap();
+    let left = page.runs.len();
+    assert!(left < 200 && left > 5, "{left}");
+    let newest: Vec<String> = (0..200).rev().take(left).map(|number| format!("run-{number}")).collect();
+    assert_eq!(page.runs.into_iter().map(|run| run.run_id).collect::<Vec<_>>(), newest);
+}
+
+#[tokio::test]
+async fn a_tenants_data_goes_and_nobody_elses() {
+    let place = Place::new();
+    let journal = place.open();
+    for number in 0..150 {
+        let mut run = place.run(&format!("run-{number}"));
+        run.owner.tenant = Some(if number < 140 { "acme" } else { "other" }.to_owned());
+        run.idempotency = promise(&format!("k{number}"), "x");
+        whole_run(&place, &journal, run, RunStatus::Completed).await;
+    }
+    accept(&journal, place.run("live")).await.unwrap();
+    journal.put_aside(letter("a", "acme"));
+    journal.put_aside(letter("b", "other"));
+    assert_eq!(journal.delete_tenant(Some("acme")).await, Ok(140));
+    assert_eq!(journal.delete_tenant(Some("nobody")).await, Ok(0));
+    let runs = |scope| async { journal.runs(RunFilter::of(scope)).await.unwrap().runs.len() };
+    assert_eq!((runs(of("acme")).await, runs(of("other")).await), (1, 10));
+    let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+    assert_eq!(letters.iter().map(|letter| letter.id.as_str()).collect::<Vec<_>>(), ["b"]);
+    let keys = journal.ask(|connection| {
+        Ok(connection.query_row("SELECT count(*) FROM idempotency", [], |row| row.get::<_, i64>(0))?)
+    });
+    assert_eq!(keys.await, Ok(10));
+}

@@ -1,0 +1,244 @@
+//! Reading multipart forms: files go to the store piece by piece as they are sent, fields are kept within bounds. A form that breaks off
+//! leaves no file behind that a run could name.
+
+use std::sync::Arc;
+
+use axum::{
+    extract::{FromRequest as _, Multipart, Request, multipart::Field},
+    http::StatusCode,
+};
+use serde_json::{Map, Value};
+
+use super::input::as_value;
+use crate::{
+    journal::files::{store::FileStore, table::StoredFile},
+    model::envelope::ErrorCode,
+    serve::{
+        access::caller::Caller,
+        answer::{
+            body::{parse, too_large},
+            failure::Failure,
+        },
+        state::AppState,
+    },
+};
+
+/// Parts of one form.
+pub const PARTS_MAX: usize = 2_000;
+/// The part of a form that holds the rest of a run's request as JSON.
+pub const REQUEST_PART: &str = "request";
+/// The longest name of a part, in bytes.
+const PART_NAME_BYTES_MAX: usize = 64;
+
+/// A file of a form, and the part that it came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormFile {
+    /// The part's name.
+    pub part: String,
+    /// The file.
+    pub file: StoredFile,
+}
+
+/// What a form held.
+#[derive(Debug, Default)]
+pub struct Form {
+    /// Fields that are no files, by name.
+    pub fields: Vec<(String, String)>,
+    /// Files, in their order.
+    pub files: Vec<FormFile>,
+}
+
+/// Reads a form of this caller.
+pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> Result<Form, Failure> {
+    let store = state.files().await?;
+    let invalid = |error: String| Failure::invalid(format!("the form cannot be read: {error}"));
+    let mut parts = Multipart::from_request(request, state).await.map_err(|error| invalid(error.body_text()))?;
+    let mut form = Form::default();
+    let result = loop {
+        let next = tokio::time::timeout(state.settings.body_pause_max, parts.next_field()).await;
+        let field = match next {
+            Err(_) => break Err(too_slow(state)),
+            Ok(Err(error)) => break Err(invalid(error.body_text())),
+            Ok(Ok(None)) => break Ok(()),
+            Ok(Ok(Some(field))) => field,
+        };
+        if form.fields.len() + form.files.len() >= PARTS_MAX {
+            break Err(Failure::invalid(format!("the form has more than {PARTS_MAX} parts")));
+        }
+        if let Err(failure) = read_part(state, caller, &store, &mut form, field).await {
+            break Err(failure);
+        }
+    };
+    if let Err(failure) = result {
+        forget(&store, caller, &form).await;
+        return Err(failure);
+    }
+    Ok(form)
+}
+
+/// Takes back the files of a form that came to nothing.
+pub async fn forget(store: &Arc<FileStore>, caller: &Caller, form: &Form) {
+    for FormFile { file, .. } in &form.files {
+        // What cannot be deleted now is swept up later: no run names it.
+        let _ = store.delete(caller.scope(), &file.id).await;
+    }
+}
+
+async fn read_part(
+    state: &AppState,
+    caller: &Caller,
+    store: &Arc<FileStore>,
+    form: &mut Form,
+    field: Field<'_>,
+) -> Result<(), Failure> {
+    let part = field.name().unwrap_or_default().to_owned();
+    if part.is_empty() || part.len() > PART_NAME_BYTES_MAX {
+        return Err(Failure::invalid(format!("a part of the form needs a name of 1 to {PART_NAME_BYTES_MAX} bytes")));
+    }
+    match field.file_name().map(str::to_owned) {
+        Some(name) => {
+            if form.files.len() >= state.limits.input_files_max as usize {
+                let max = state.limits.input_files_max;
+                return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
+            }
+            let file = take_file(state, caller, store, &name, field).await?;
+            form.files.push(FormFile { part, file });
+        }
+        None => {
+            let text = take_text(state, &part, field).await?;
+            form.fields.push((part, text));
+        }
+    }
+    Ok(())
+}
+
+async fn take_file(
+    state: &AppState,
+    caller: &Caller,
+    store: &Arc<FileStore>,
+    name: &str,
+    mut field: Field<'_>,
+) -> Result<StoredFile, Failure> {
+    let mut upload = store.upload(caller.tenant.clone(), name).await?;
+    while let Some(piece) = next_chunk(state, &mut field).await? {
+        upload.write(&piece).await?;
+    }
+    Ok(upload.finish().await?)
+}
+
+async fn take_text(state: &AppState, part: &str, mut field: Field<'_>) -> Result<String, Failure> {
+    let max = if part == REQUEST_PART { state.settings.body_bytes_max } else { state.limits.input_text_bytes_max };
+    let mut room = state.caps.body();
+    let mut bytes = Vec::new();
+    while let Some(piece) = next_chunk(state, &mut field).await? {
+        if (bytes.len() + piece.len()) as u64 > max {
+            return Err(too_large(max).with_detail("part", part));
+        }
+        room.grow(piece.len())?;
+        bytes.extend_from_slice(&piece);
+    }
+    let fault = |error: std::string::FromUtf8Error| {
+        Failure::invalid(format!("part {part:?} is not UTF-8 (byte {})", error.utf8_error().valid_up_to()))
+    };
+    String::from_utf8(bytes).map_err(fault)
+}
+
+async fn next_chunk(state: &AppState, field: &mut Field<'_>) -> Result<Option<axum::body::Bytes>, Failure> {
+    match tokio::time::timeout(state.settings.body_pause_max, field.chunk()).await {
+        Err(_) => Err(too_slow(state)),
+        Ok(chunk) => chunk.map_err(|error| Failure::invalid(format!("the form breaks off: {}", error.body_text()))),
+    }
+}
+
+fn too_slow(state: &AppState) -> Failure {
+    let message = format!("the form was too slow: nothing came for {} s", state.settings.body_pause_max.as_secs_f64());
+    Failure::with_status(ErrorCode::InvalidRequest, StatusCode::REQUEST_TIMEOUT, message)
+}
+
+/// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, other fields are
+/// inputs of their name (`workflow`, `feature`, `priority` and `deadline_ms` beside them), files are lists of their part's name.
+pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
+    let mut request = match form.fields.iter().find(|(name, _)| name == REQUEST_PART) {
+        Some((_, text)) => parse::<Map<String, Value>>(text.as_bytes())?,
+        None => Map::new(),
+    };
+    let mut input = match request.remove("input") {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(input)) => input,
+        Some(_) => return Err(Failure::invalid("input must be an object")),
+    };
+    for (name, text) in form.fields.iter().filter(|(name, _)| name != REQUEST_PART) {
+        let (place, value) = match name.as_str() {
+            "workflow" | "feature" | "priority" => (&mut request, Value::from(text.as_str())),
+            "deadline_ms" => (&mut request, parse::<Value>(text.as_bytes())?),
+            _ => (&mut input, Value::from(text.as_str())),
+        };
+        if place.insert(name.clone(), value).is_some() {
+            return Err(Failure::invalid(format!("{name} is given twice")));
+        }
+    }
+    for FormFile { part, file } in &form.files {
+        let list = input.entry(part.clone()).or_insert_with(|| Value::Array(Vec::new()));
+        let Value::Array(list) = list else {
+            return Err(Failure::invalid(format!("{part} is given as text and as files")));
+        };
+        list.push(as_value(file));
+    }
+    request.insert("input".to_owned(), Value::Object(input));
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn file(part: &str, id: &str) -> FormFile {
+        let file = StoredFile {
+            id: id.to_owned(),
+            tenant: None,
+            name: format!("{id}.jpg"),
+            media_type: "image/jpeg".to_owned(),
+            bytes: 3,
+            hash: [0; 32],
+            created_ms: 0,
+            runs: 0,
+        };
+        FormFile { part: part.to_owned(), file }
+    }
+
+    fn form(fields: &[(&str, &str)], files: &[FormFile]) -> Form {
+        let fields = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        Form { fields, files: files.to_vec() }
+    }
+
+    #[test]
+    fn a_form_asks_for_the_same_as_json() {
+        let photo = |id: &str| json!({ "file_id": id, "name": format!("{id}.jpg"), "type": "image/jpeg", "bytes": 3 });
+        for (fields, files, want) in [
+            (
+                vec![("notes", "바다")],
+                vec![file("photos", "a"), file("photos", "b")],
+                json!({ "input": { "notes": "바다", "photos": [photo("a"), photo("b")] } }),
+            ),
+            (
+                vec![("request", r#"{"workflow":"w","input":{"notes":"x"}}"#), ("deadline_ms", "5000")],
+                vec![file("photos", "a")],
+                json!({ "workflow": "w", "deadline_ms": 5000, "input": { "notes": "x", "photos": [photo("a")] } }),
+            ),
+            (vec![("workflow", "w")], vec![], json!({ "workflow": "w", "input": {} })),
+        ] {
+            assert_eq!(Value::Object(as_run_request(&form(&fields, &files)).unwrap()), want);
+        }
+        for (fields, files, want) in [
+            (vec![("notes", "x"), ("notes", "y")], vec![], "notes is given twice"),
+            (vec![("photos", "x")], vec![file("photos", "a")], "photos is given as text and as files"),
+            (vec![("request", "[]")], vec![], "the body does not fit"),
+            (vec![("request", r#"{"input":1}"#)], vec![], "input must be an object"),
+        ] {
+            let failure = as_run_request(&form(&fields, &files)).unwrap_err();
+            assert!(failure.envelope.message.starts_with(want), "{}", failure.envelope.message);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Handing the listening socket from an old process to a new one on the same host, so that nobody is refused in between.
+//!
+//! The old one offers (`offer`), the new one takes (`take`), and both speak a few bytes (`message`).
+
+mod message;
+pub mod offer;
+pub mod take;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! One connection, from its first byte to its end: HTTP/1 or 2, its limits, its graceful end. Knows no routes.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::ConnectInfo,
+    http::{Request, Response, StatusCode},
+};
+use futures_util::FutureExt as _;
+use hyper::body::Incoming;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use super::{
+    answer_body::AnswerBody,
+    refusal,
+    refusing_io::RefusingIo,
+    request_body::{BodyBytesMax, RequestBody},
+    settings::ListenerSettings,
+    talk::Talk,
+};
+use crate::{
+    model::envelope::{Envelope, ErrorCode},
+    serve::http::{activity::Overdue, timed_io::TimedIo},
+};
+
+/// An HTTP/2 connection shows this often that it is alive.
+const HTTP2_PING: Duration = Duration::from_secs(30);
+/// Bytes of one HTTP/2 answer that wait for a slow reader.
+const HTTP2_SEND_BYTES_MAX: usize = 128 * 1024;
+/// Beyond what is allowed, so much more is read: enough to say what is wrong in an envelope.
+const HEAD_SLACK: usize = 2;
+/// No buffer of a connection is smaller: hyper's own bound.
+const BUFFER_BYTES_MIN: usize = 8 * 1024;
+/// What a refused client still sends is thrown away for so long, and so much of it: closed at once, it would lose the answer.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Serves one connection until its end. `stopping` ends it after the requests under way.
+pub(super) async fn serve_connection(
+    socket: Arc<TcpStream>,
+    peer: SocketAddr,
+    talk: Arc<Talk>,
+    routes: Router,
+    settings: Arc<ListenerSettings>,
+    stopping: CancellationToken,
+) {
+    run(&socket, peer, &talk, routes, &settings, stopping).await;
+    if talk.is_refused() {
+        linger(&socket).await;
+    }
+}
+
+async fn run(
+    socket: &Arc<TcpStream>,
+    peer: SocketAddr,
+    talk: &Arc<Talk>,
+    routes: Router,
+    settings: &Arc<ListenerSettings>,
+    stopping: CancellationToken,
+) {
+    let timed = TimedIo::new(Arc::clone(socket), Arc::clone(&talk.activity), settings.write_timeout);
+    let io = TokioIo::new(RefusingIo::new(timed, Arc::clone(talk)));
+    let service = hyper::service::service_fn(|request: Request<Incoming>| {
+        answer(request, peer, Arc::clone(talk), routes.clone(), Arc::clone(settings))
+    });
+    let builder = builder_of(settings);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let mut is_ending = false;
+    loop {
+        let wait = match talk.activity.look(settings.header_read_timeout, settings.idle_timeout) {
+            Ok(wait) => wait,
+            Err(Overdue::Head) => {
+                say_too_slow(socket, talk);
+                return;
+            }
+            // Told once; then the connection has a moment to end by itself.
+            Err(Overdue::Idle) if is_ending => return,
+            Err(Overdue::Idle) => {
+                connection.as_mut().graceful_shutdown();
+                is_ending = true;
+                settings.header_read_timeout
+            }
+        };
+        // On HTTP/1 the socket itself tells who does not read, whatever the size of the pieces.
+        if !talk.activity.is_http1() && talk.is_stalled(settings.write_timeout) {
+            tracing::debug!(%peer, "an answer was not read for too long");
+            return;
+        }
+        tokio::select! {
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%peer, %error, "a connection ended badly");
+                }
+                return;
+            }
+            () = stopping.cancelled(), if !is_ending => {
+                connection.as_mut().graceful_shutdown();
+                is_ending = true;
+            }
+            () = tokio::time::sleep(wait.min(settings.write_timeout)) => {}
+        }
+    }
+}
+
+fn builder_of(settings: &ListenerSettings) -> Builder<TokioExecutor> {
+    let head_bytes = (settings.header_bytes_max as usize).saturating_add(settings.target_bytes_max as usize);
+    let head_bytes = head_bytes.saturating_mul(HEAD_SLACK).max(BUFFER_BYTES_MIN);
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // Slow heads are watched by the connection's own clock, which tells idleness from slowness.
+        .header_read_timeout(None)
+        .max_headers((settings.headers_max as usize).saturating_mul(HEAD_SLACK))
+        .max_buf_size(head_bytes);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(settings.http2_streams_max)
+        .max_send_buf_size(HTTP2_SEND_BYTES_MAX)
+        .keep_alive_interval(HTTP2_PING)
+        .keep_alive_timeout(HTTP2_PING)
+        .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX));
+    builder
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    talk: Arc<Talk>,
+    routes: Router,
+    settings: Arc<ListenerSettings>,
+) -> Result<Response<AnswerBody>, Infallible> {
+    let turn = talk.begin();
+    let answer = match check_head(&request, &settings) {
+        Err(envelope) => refuse(&talk, envelope),
+        Ok(()) => {
+            let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
+            let fault = Arc::new(OnceLock::new());
+            let (mut parts, body) = request.into_parts();
+            parts.extensions.insert(ConnectInfo(peer));
+            parts.extensions.insert(bytes_max.clone());
+            let body = RequestBody::new(body, &settings, bytes_max, Arc::clone(&fault));
+            let handling = async move { routes.oneshot(Request::from_parts(parts, Body::new(body))).await };
+            let handled = AssertUnwindSafe(handling).catch_unwind().await;
+            match (fault.get(), handled) {
+                (Some(fault), _) => refuse(&talk, fault.envelope()),
+                (None, Ok(Ok(answer))) => answer,
+                (None, Ok(Err(never))) => match never {},
+                (None, Err(_)) => {
+                    tracing::error!(%peer, "a handler panicked");
+                    refusal::answer(Envelope::new(ErrorCode::Internal, "a fault of this service; its log has more"))
+                }
+            }
+        }
+    };
+    Ok(answer.map(|body| AnswerBody::new(body, turn)))
+}
+
+fn refuse(talk: &Talk, envelope: Envelope) -> Response<Body> {
+    // On HTTP/2 the rest of one request is nobody else's trouble: its stream alone ends.
+    if !talk.activity.is_http1() {
+        return refusal::answer(envelope);
+    }
+    talk.refuse();
+    refusal::last_answer(envelope)
+}
+
+fn check_head(request: &Request<Incoming>, settings: &ListenerSettings) -> Result<(), Envelope> {
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    if target > settings.target_bytes_max as usize {
+        let message = format!("the target has {target} bytes, {} are allowed", settings.target_bytes_max);
+        return Err(refusal::invalid(StatusCode::URI_TOO_LONG, message));
+    }
+    let headers = request.headers();
+    if headers.len() > settings.headers_max as usize {
+        let message = format!("{} headers, {} are allowed", headers.len(), settings.headers_max);
+        return Err(refusal::invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
+    }
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > settings.header_bytes_max as usize {
+        let message = format!("{bytes} bytes of headers, {} are allowed", settings.header_bytes_max);
+        return Err(refusal::invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
+    }
+    Ok(())
+}
+
+/// A head that did not come in time is answered where that can be said in HTTP/1.
+fn say_too_slow(socket: &TcpStream, talk: &Talk) {
+    if talk.activity.is_http1() {
+        let envelope = refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the request's head was too slow");
+        write_last(socket, &envelope);
+        talk.refuse();
+    }
+}
+
+/// Writes a last answer into a socket that nobody serves, if it takes it at once.
+pub(super) fn write_last(socket: &TcpStream, envelope: &Envelope) {
+    // The socket is given up whether or not this reached it.
+    let _ = socket.try_write(&refusal::text(envelope));
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+}
+
+/// Throws away what a refused client still sends, for a moment.
+pub(super) async fn linger(socket: &TcpStream) {
+    let reading = async {
+        let (mut buffer, mut bytes) = ([0; 4 * 1024], 0);
+        while bytes < LINGER_BYTES_MAX && socket.readable().await.is_ok() {
+            match socket.try_read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => bytes += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    // Over the time is as good as at the end.
+    let _ = tokio::time::timeout(LINGER, reading).await;
+}
