@@ -14,6 +14,7 @@ use crate::{
     serve::{
         access::{keys::KeyRing, signature::Signer},
         caps::Caps,
+        gateway::door,
         http::server::Server,
         router::router,
         state::{AppState, Door, Ending, RuntimeDoor, Service},
@@ -51,6 +52,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         ending: Ending::default(),
         metrics: None,
     });
+    let gateway = door::routes(assemble::gateway(&project, &settings)?);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
     state.door.open(Arc::new(runtime));
     // Heard from here on: whoever reads that it listens may stop it at once.
@@ -59,7 +61,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         return Ok(());
     }
     announce(&project.folder, address, &state, &settings);
-    serve_until(listener, &state, stop).await;
+    serve_until(listener, &state, gateway, stop).await;
     if let Some(log) = log {
         log.close()?;
     }
@@ -90,9 +92,14 @@ fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Set
     ));
 }
 
-async fn serve_until(listener: tokio::net::TcpListener, state: &AppState, stop: impl Future<Output = ()>) {
+async fn serve_until(
+    listener: tokio::net::TcpListener,
+    state: &AppState,
+    plugged: OpenApiRouter<AppState>,
+    stop: impl Future<Output = ()>,
+) {
     let server = Server::default();
-    let routes = router(state.clone(), OpenApiRouter::new());
+    let routes = router(state.clone(), plugged);
     tokio::select! {
         () = server.listen(&listener, routes, &state.settings) => {}
         () = stop => {}

@@ -1,4 +1,4 @@
-//! The journal in SQLite as the rest of the program holds it: the port of the runtime, and what operators and the service ask beyond it.
+//! The journal in `SQLite` as the rest of the program holds it: the port of the runtime, and what operators and the service ask beyond it.
 
 use std::{
     sync::{
@@ -47,7 +47,7 @@ pub const WAITING_BYTES_SPARE: usize = WAITING_BYTES_MAX / 4;
 /// Runs of a tenant that are deleted in one transaction.
 const DELETED_AT_ONCE: usize = 64;
 
-/// A journal in SQLite.
+/// A journal in `SQLite`.
 #[derive(Debug)]
 pub struct SqliteJournal {
     queue: Mutex<Sender<Command>>,

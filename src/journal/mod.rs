@@ -6,6 +6,7 @@
 pub mod settings;
 
 pub mod health;
+#[allow(clippy::module_inception, reason = "the journal as others hold it is the noun of this file")]
 pub mod journal;
 
 mod fault;

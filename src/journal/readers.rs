@@ -3,7 +3,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
@@ -29,7 +29,7 @@ pub(super) struct Readers {
 
 impl Readers {
     /// So many threads that read the file at `path`.
-    pub(super) fn start(path: &std::path::Path, threads: usize) -> Result<Self, JournalError> {
+    pub(super) fn start(path: &Path, threads: usize) -> Result<Self, JournalError> {
         let (queue, queries) = sync_channel(WAITING_MAX);
         let queries = Arc::new(Mutex::new(queries));
         for number in 0..threads.max(1) {
@@ -69,7 +69,7 @@ fn in_one_state<T>(connection: &Connection, query: impl FnOnce(&Connection) -> R
     Ok(value)
 }
 
-fn answer(path: &PathBuf, queries: &Mutex<Receiver<Query>>) {
+fn answer(path: &Path, queries: &Mutex<Receiver<Query>>) {
     let mut connection: Option<Connection> = None;
     loop {
         let next = queries.lock().unwrap_or_else(PoisonError::into_inner).recv();

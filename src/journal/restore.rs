@@ -114,13 +114,12 @@ fn accepted_of(connection: &Connection, row: Row, workflows: &mut Workflows) -> 
     let mut owner = written.owner;
     owner.tenant = name_text(connection, row.tenant)?;
     owner.feature = name_text(connection, row.feature)?;
-    let workflow = match workflows.get(&row.workflow) {
-        Some(workflow) => Arc::clone(workflow),
-        None => {
-            let workflow = Arc::new(workflow_of(connection, row.workflow)?);
-            workflows.insert(row.workflow, Arc::clone(&workflow));
-            workflow
-        }
+    let workflow = if let Some(workflow) = workflows.get(&row.workflow) {
+        Arc::clone(workflow)
+    } else {
+        let workflow = Arc::new(workflow_of(connection, row.workflow)?);
+        workflows.insert(row.workflow, Arc::clone(&workflow));
+        workflow
     };
     let input = written.input.into_iter().map(|(name, slot)| Ok((name, value_of(connection, slot)?)));
     let mut statement =

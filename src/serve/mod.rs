@@ -9,6 +9,7 @@ pub mod answer;
 pub mod caps;
 pub mod cors;
 pub mod files;
+pub mod gateway;
 pub mod handover;
 pub mod health;
 pub mod http;

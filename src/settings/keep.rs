@@ -54,7 +54,8 @@ fn parse(text: &str) -> Result<Duration, String> {
     Ok(keep)
 }
 
+/// A few days are told in hours, as people say them.
 fn format(keep: Duration) -> String {
     let (days, rest) = (keep.as_secs() / DAY.as_secs(), keep.as_secs() % DAY.as_secs());
-    if rest == 0 && keep.subsec_nanos() == 0 && days > 1 { format!("{days}d") } else { duration::format(keep) }
+    if rest == 0 && keep.subsec_nanos() == 0 && days > 3 { format!("{days}d") } else { duration::format(keep) }
 }

@@ -4,10 +4,11 @@ pub mod client;
 pub mod error_body;
 pub mod error_code;
 #[cfg(test)]
-mod fake_server;
+pub(crate) mod fake_server;
 pub mod http_agent;
 pub mod json_pointer;
 pub mod openai;
+pub mod pass_on;
 mod question;
 pub mod secret;
 #[cfg(test)]

@@ -83,7 +83,7 @@ impl Disk {
     /// commit that failed.
     pub(in crate::journal) fn settled(&self, shard: u8) -> Vec<Hash> {
         let Ok(entries) = fs::read_dir(self.folder.join(hex(&[shard]))) else { return Vec::new() };
-        let old = entries.flatten().filter(|entry| is_old(entry));
+        let old = entries.flatten().filter(is_old);
         old.filter_map(|entry| unhex(entry.file_name().to_str()?).ok()).collect()
     }
 

@@ -135,6 +135,7 @@ fn new_id() -> String {
     format!("{FILE_ID_PREFIX}{}", hex(&Sha256::digest(chance)[..16]))
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "handed to `map_err`")]
 pub(super) fn disk_error(error: std::io::Error) -> FileError {
     FileError::Journal(match error.kind() {
         std::io::ErrorKind::StorageFull => JournalError::Full(error.to_string()),

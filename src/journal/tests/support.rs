@@ -88,6 +88,7 @@ pub(in crate::journal) fn workflow(name: &str) -> Workflow {
         .unwrap()
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "as a run's field wants it")]
 pub(in crate::journal) fn promise(key: &str, request: &str) -> Option<Idempotency> {
     Some(Idempotency { key: key.into(), request_hash: request.into() })
 }
