@@ -8,12 +8,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agent_actor::{Job, Leg, Turn},
+    agent_actor::{InHand, Job, Leg, Turn},
     attempt_cut::{cancelled, cut_failure},
-    attempt_request::attempt_request,
+    attempt_request::{Watchers, attempt_request},
     call::{CallError, CallReply, CallRequest},
-    call_record::{Caller, logged_call},
+    call_record::{Caller, attempt_record, logged_call},
     core::{AgentCore, Shared, lock},
+    dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
     refusal::{Refusal, failure_envelope},
@@ -39,11 +40,13 @@ use crate::{
 const PACE_QUESTION: Duration = Duration::from_secs(5);
 
 /// Runs a call to its end, whatever happens in it.
-pub(crate) async fn run(job: Box<Job>) {
+pub(crate) async fn run(in_hand: InHand) {
+    let Some(job) = in_hand.take_over() else { return };
     let Job { request, permit, reply, cancel, leg, .. } = *job;
     let mut call = Call::begin(permit, &request, leg);
-    let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
-    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
+    let (mut request, watchers) = attempt_request(request, &call.agent.settings, &call.id, &call.permit.lease);
+    let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
+    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
     call.finish(result, stop, reply);
 }
 
@@ -72,6 +75,8 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+    /// It killed twice: nobody is to try it again.
+    killed: Killed,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -101,18 +106,18 @@ impl Call {
             committed: false,
             bad_replies: 0,
             own_refusals: 0,
+            killed: Killed::Once,
         }
     }
 
     /// All attempts and the waits between them.
-    async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
+    async fn drive(&mut self, request: &mut AttemptRequest, watchers: Watchers, cancel: &CancellationToken) -> CallEnd {
         // A call counts once for its agent, however many targets it asks.
         if self.turn != Some(Turn::Further) {
             lock(&self.agent.common.retry_budget).count_call(self.started);
         }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
-        let (mut request, watchers) = attempt_request(request, &self.agent.settings, &self.id, &self.permit.lease);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -128,7 +133,7 @@ impl Call {
             (request.attempt, request.deadline) = (attempt, left);
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
-            let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
+            let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
@@ -162,12 +167,16 @@ impl Call {
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
-    fn panicked(&mut self) -> AttemptFailure {
+    fn panicked(&mut self, request: &AttemptRequest) -> AttemptFailure {
+        if let Some(killer) = Killer::of_attempt(request, "the attempt's task panicked") {
+            self.killed = self.shared.dead_letters.killed(&killer, &self.agent, &self.shared);
+        }
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         // What was passed on by then, nobody knows either.
         self.committed = true;
         if let Some(started) = self.under_way.take() {
-            self.write_down(started, self.shared.now(), Some(&failure), None);
+            let took = (started, self.shared.now());
+            self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
         }
         failure
     }
@@ -260,25 +269,9 @@ impl Call {
             self.bad_replies += 1;
         }
         self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
-        self.write_down(progress.started(), now, failure, status);
+        let took = (progress.started(), now);
+        self.records.push(attempt_record(&self.shared, &self.agent, took, failure, status));
         result
-    }
-
-    fn write_down(
-        &mut self,
-        started: Timestamp,
-        now: Timestamp,
-        failure: Option<&AttemptFailure>,
-        status: Option<u16>,
-    ) {
-        let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
-        self.records.push(AttemptRecord {
-            started_ms: self.shared.clock.unix_ms(started),
-            duration_ms: u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX),
-            status,
-            error_code: envelope.as_ref().map(|envelope| envelope.error_code.as_str().to_owned()),
-            retry_after: failure.and_then(|failure| failure.retry_after).map(|wait| wait.as_secs_f64()),
-        });
     }
 
     fn plan(&self, failure: &AttemptFailure, attempt: u32, progress: &Progress) -> Next {
@@ -352,6 +345,8 @@ impl Call {
                 let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
                 let envelope = if stopped {
                     Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+                } else if self.killed == Killed::Twice {
+                    Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
                 } else {
                     failure_envelope(&failure, name, self.agent.keyed, attempts)
                 };

@@ -13,6 +13,7 @@ use super::{
     address::Address,
     assembly::{self, AgentParts},
     core::Shared,
+    dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
     journal::Journal,
     outside::OutsideBackend,
@@ -92,6 +93,7 @@ pub struct RuntimeBuilder {
     providers: Vec<ProviderSettings>,
     agents: Vec<AgentParts>,
     call_log: Option<Arc<dyn CallLog>>,
+    dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
 }
 
@@ -151,6 +153,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Calls that are put aside go there too, beside the runtime's own memory. A journal gets them by itself.
+    #[must_use]
+    pub fn dead_letter_box(mut self, dead_letter_box: Arc<dyn DeadLetterBox>) -> Self {
+        self.dead_letter_box = Some(dead_letter_box);
+        self
+    }
+
     /// Writes runs down there, those that are asked for with [`Runtime::accept_run`]. The clock must then count from the Unix epoch, so
     /// that its moments mean the same after a restart.
     #[must_use]
@@ -200,6 +209,7 @@ impl RuntimeBuilder {
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
+            dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
             journal: self.journal,
             frozen: AtomicBool::new(false),

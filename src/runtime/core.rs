@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     address::Address,
     agent_actor::AgentMessage,
+    dead_letters::DeadLetters,
     gate::Gate,
     journal::Journal,
     metric,
@@ -196,6 +197,8 @@ pub(crate) struct Shared {
     pub(crate) calls: AtomicU64,
     /// When supervisor and orchestrator last turned.
     pub(crate) pulse: Pulse,
+    /// Calls that are made no more.
+    pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
 }
