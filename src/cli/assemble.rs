@@ -110,12 +110,12 @@ impl Backends {
     }
 }
 
-/// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(
+/// A runtime's builder with all agents of the settings.
+pub(super) fn builder(
     project: &Project,
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
-) -> Result<Runtime, Stop> {
+) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
     if let Some(call_log) = call_log {
@@ -129,7 +129,16 @@ pub(super) async fn runtime(
         let backend = backends.of(project, settings, agent)?;
         builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
     }
-    builder.start().await.map_err(Stop::usage)
+    Ok(builder)
+}
+
+/// Starts a runtime with all agents of the settings.
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
+    builder(project, settings, call_log)?.start().await.map_err(Stop::usage)
 }
 
 /// The backends of an agent's further targets.

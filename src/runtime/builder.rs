@@ -214,6 +214,7 @@ impl RuntimeBuilder {
             journal: self.journal,
             frozen: AtomicBool::new(false),
         });
+        shared.pulse.begin(shared.now());
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
         let runs = Arc::new(RunTable::default());
         let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };

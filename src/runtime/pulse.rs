@@ -16,6 +16,12 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
+    /// Who just started has turned: a clock may begin anywhere.
+    pub(crate) fn begin(&self, now: Timestamp) {
+        self.supervisor_turned(now);
+        self.orchestrator_turned(now);
+    }
+
     pub(crate) fn supervisor_turned(&self, now: Timestamp) {
         self.supervisor.store(now.millis(), Ordering::Relaxed);
     }

@@ -22,6 +22,7 @@ use crate::{
         caps::Caps,
         router::router,
         state::{AppState, Door, Ending, Service},
+        tests::support::without_runs,
     },
     settings::{general::Limits, serve::ServeSettings},
     transport::{
@@ -47,7 +48,7 @@ fn state() -> AppState {
         limits: Limits::default(),
         workflows: std::collections::BTreeMap::new(),
         door: Door::default(),
-        files: Door::default(),
+        run_deadline: None,
         signer: Signer::of_chance().unwrap(),
         ending: Ending::default(),
         metrics: None,
@@ -72,7 +73,7 @@ async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
     let builder = Runtime::builder().seed(7).provider(ProviderSettings::new(name("local")));
     let runtime = builder.agent(agent, Arc::new(backend)).start().await.unwrap();
     let state = state();
-    state.door.open(Arc::new(runtime));
+    state.door.open(without_runs(runtime));
     let mut gateway = Gateway::default();
     gateway.add_model("fast", &name("fast"));
     gateway.add_model("gpt", &name("fast"));
