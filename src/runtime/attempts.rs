@@ -23,6 +23,7 @@ use super::{
 use crate::{
     model::{
         clock::Timestamp,
+        envelope::Envelope,
         facts::Ending,
         reply::{AttemptFailure, Reply, Usage},
         run::AttemptRecord,
@@ -313,6 +314,20 @@ impl Call {
             .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
     }
 
+    /// A failure's outward shape.
+    fn envelope_of(&self, failure: &AttemptFailure, attempts: u32) -> Envelope {
+        let name = self.agent.settings.name.as_str();
+        // Who was cut off because the node stops has not left.
+        let stopped = matches!(failure.ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
+        if stopped {
+            Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+        } else if self.killed == Killed::Twice {
+            Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
+        } else {
+            failure_envelope(failure, name, self.agent.keyed, attempts)
+        }
+    }
+
     /// The two messages at the end: facts and permit to the supervisor, the answer to the caller.
     fn finish(
         self,
@@ -339,17 +354,8 @@ impl Call {
                 tries: Vec::new(),
             }),
             Err(failure) => {
-                let name = self.agent.settings.name.as_str();
                 let content = if self.committed { Content::Passed } else { Content::None };
-                // Who was cut off because the node stops has not left.
-                let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
-                let envelope = if stopped {
-                    Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
-                } else if self.killed == Killed::Twice {
-                    Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
-                } else {
-                    failure_envelope(&failure, name, self.agent.keyed, attempts)
-                };
+                let envelope = self.envelope_of(&failure, attempts);
                 Err(CallError {
                     // An agent that was not up all along was sent nothing, however often it was asked for.
                     nothing_sent: attempts == self.own_refusals,
