@@ -10,11 +10,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     agent_actor::Job,
     attempt_cut::{cancelled, cut_failure},
+    attempt_request::attempt_request,
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, logged_call},
+    capture,
     core::{AgentCore, Shared, lock},
     permit::Permit,
-    ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
+    ports::{AttemptRequest, Progress},
     refusal::{Refusal, failure_envelope},
     supervisor::{Facts, SupervisorMessage},
 };
@@ -71,12 +73,6 @@ struct Call {
     own_refusals: u32,
 }
 
-/// Who is told of a call while it runs.
-struct Watchers {
-    deltas: Option<mpsc::Sender<String>>,
-    retried: Option<mpsc::Sender<AttemptRecord>>,
-}
-
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
@@ -110,7 +106,7 @@ impl Call {
         lock(&self.agent.common.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
-        let (mut request, watchers) = self.attempt_request(request);
+        let (mut request, watchers) = attempt_request(request, &self.agent.settings, &self.id, &self.permit.lease);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -123,11 +119,12 @@ impl Call {
                 return (Err(last.unwrap_or_else(no_time)), Some(Stop::NoTimeLeft));
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
-            (request.attempt, request.deadline) = (attempt, left);
+            (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
             let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
+            capture::settle(&self.shared, &self.agent, &request, &progress, &result);
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,
@@ -157,30 +154,6 @@ impl Call {
         if let (Some(watcher), Some(record)) = (watcher, self.records.last()) {
             let _ = watcher.try_send(record.clone());
         }
-    }
-
-    /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
-    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
-        let CallRequest { input, context, deltas, retried, relay } = request;
-        let settings = &self.agent.settings;
-        let attempt_request = AttemptRequest {
-            agent: settings.name.clone(),
-            input,
-            call_id: self.id.clone(),
-            run_id: context.run_id,
-            attempt: 0,
-            idempotency_key: context.idempotency_key.unwrap_or_else(|| self.id.clone()),
-            traceparent: context.traceparent,
-            deadline: Duration::ZERO,
-            tenant: context.tenant,
-            feature: context.feature,
-            priority: context.priority,
-            prompt: context.prompt,
-            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
-            hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
-            relay,
-        };
-        (attempt_request, Watchers { deltas, retried })
     }
 
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.

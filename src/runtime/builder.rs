@@ -12,6 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     address::Address,
     assembly::{self, AgentParts},
+    capture::Captures,
     core::Shared,
     engine::Runtime,
     journal::Journal,
@@ -93,6 +94,7 @@ pub struct RuntimeBuilder {
     agents: Vec<AgentParts>,
     call_log: Option<Arc<dyn CallLog>>,
     journal: Option<Arc<dyn Journal>>,
+    captures: Option<Captures>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -151,6 +153,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Keeps attempts of agents that are reached over a wire word for word; none without this.
+    #[must_use]
+    pub fn captures(mut self, captures: Captures) -> Self {
+        self.captures = Some(captures);
+        self
+    }
+
     /// Writes runs down there, those that are asked for with [`Runtime::accept_run`]. The clock must then count from the Unix epoch, so
     /// that its moments mean the same after a restart.
     #[must_use]
@@ -202,6 +211,7 @@ impl RuntimeBuilder {
             pulse: Pulse::default(),
             call_log: self.call_log,
             journal: self.journal,
+            captures: self.captures,
             frozen: AtomicBool::new(false),
         });
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);

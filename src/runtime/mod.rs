@@ -7,6 +7,7 @@
 pub mod accept;
 pub mod builder;
 pub mod call;
+pub mod capture;
 pub mod engine;
 pub mod function_agent;
 pub mod guard_layer;
@@ -28,6 +29,7 @@ mod address;
 mod agent_actor;
 mod assembly;
 mod attempt_cut;
+mod attempt_request;
 mod attempts;
 mod call_record;
 mod core;
