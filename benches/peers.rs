@@ -22,8 +22,9 @@ use std::{
 
 use serde_json::{Map, Value, json};
 use watertight::{
+    journal::{journal::SqliteJournal, settings::JournalSettings},
     model::{name::Name, run::RunStatus},
-    runtime::engine::Runtime,
+    runtime::{accept::NewRun, builder::RuntimeBuilder, engine::Runtime, journal::RunOwner, ports::TokioClock},
     workflow::{
         builder::{StepBuilder, WorkflowBuilder},
         checked::Workflow,
@@ -35,6 +36,22 @@ const AGENTS: [&str; 4] = ["style", "draft", "review", "meta"];
 const BESIDE: u64 = 16;
 const WIDTH: u64 = 100;
 const WARM_UP: u64 = 10;
+
+/// Where runs are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Memory,
+    Sqlite,
+}
+
+impl Mode {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
 
 /// A scenario's runs and how they are driven.
 struct Scenario {
@@ -53,7 +70,7 @@ fn main() {
     let journal = options.get("--journal").cloned();
     let tokio = kit::two_workers();
     let runtime = Arc::new(tokio.block_on(start(journal.as_deref())));
-    let mode = if journal.is_some() { "sqlite" } else { "memory" };
+    let mode = if journal.is_some() { Mode::Sqlite } else { Mode::Memory };
     let four = Arc::new(four_steps());
     let items: Vec<u64> = (0..WIDTH).collect();
     let pipeline = |name, beside| Scenario {
@@ -73,9 +90,9 @@ fn main() {
         input: json!({ "items": items }),
     };
     for scenario in [pipeline("pipeline4_seq", 1), pipeline("pipeline4_conc", BESIDE), fan] {
-        play(&tokio, &runtime, &Scenario { runs: WARM_UP, ..copy(&scenario) });
+        play(&tokio, &runtime, mode, &Scenario { runs: WARM_UP, ..copy(&scenario) });
         let (cpu, wall) = (kit::cpu_time(), Instant::now());
-        let mut times = play(&tokio, &runtime, &scenario);
+        let mut times = play(&tokio, &runtime, mode, &scenario);
         let (cpu, wall) = (kit::cpu_time().saturating_sub(cpu), wall.elapsed());
         println!("{}", row(&scenario, mode, &mut times, cpu, wall));
     }
@@ -92,12 +109,21 @@ fn options() -> HashMap<String, String> {
 }
 
 async fn start(journal: Option<&str>) -> Runtime {
-    assert!(journal.is_none(), "not yet");
-    kit::nothing_doers(&AGENTS).await
+    let add =
+        |builder: RuntimeBuilder, name: &&str| builder.agent(kit::agent(name, kit::PLENTY), Arc::new(kit::Nothing));
+    let builder = AGENTS.iter().fold(kit::builder(), add);
+    let builder = match journal {
+        Some(path) => {
+            let journal = SqliteJournal::open(JournalSettings::at(path)).unwrap();
+            builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(journal)
+        }
+        None => builder,
+    };
+    builder.start().await.unwrap()
 }
 
 /// Plays all runs of a scenario and gives back how long each took.
-fn play(tokio: &tokio::runtime::Runtime, runtime: &Arc<Runtime>, scenario: &Scenario) -> Vec<Duration> {
+fn play(tokio: &tokio::runtime::Runtime, runtime: &Arc<Runtime>, mode: Mode, scenario: &Scenario) -> Vec<Duration> {
     let times = Arc::new(Mutex::new(Vec::new()));
     let left = Arc::new(AtomicU64::new(scenario.runs));
     tokio.block_on(async {
@@ -108,7 +134,7 @@ fn play(tokio: &tokio::runtime::Runtime, runtime: &Arc<Runtime>, scenario: &Scen
                 tokio::spawn(async move {
                     while left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1)).is_ok() {
                         let began = Instant::now();
-                        run(&runtime, &workflow, &input).await;
+                        run(&runtime, mode, &workflow, &input).await;
                         times.lock().unwrap().push(began.elapsed());
                     }
                 })
@@ -122,14 +148,25 @@ fn play(tokio: &tokio::runtime::Runtime, runtime: &Arc<Runtime>, scenario: &Scen
     times.clone()
 }
 
-async fn run(runtime: &Runtime, workflow: &Arc<Workflow>, input: &Value) {
+async fn run(runtime: &Runtime, mode: Mode, workflow: &Arc<Workflow>, input: &Value) {
     let input: Map<String, Value> = input.as_object().cloned().unwrap();
-    let request = kit::run_request(Arc::clone(workflow), input);
-    let record = runtime.start_run(request).unwrap().finished().await;
+    let run = if mode == Mode::Sqlite {
+        let new = NewRun {
+            workflow: Arc::clone(workflow),
+            input,
+            deadline: None,
+            owner: RunOwner::default(),
+            idempotency: None,
+        };
+        runtime.accept_run(new).await.unwrap().handle.unwrap()
+    } else {
+        runtime.start_run(kit::run_request(Arc::clone(workflow), input)).unwrap()
+    };
+    let record = run.finished().await;
     assert_eq!(record.status, RunStatus::Completed, "{:?}", record.error);
 }
 
-fn row(scenario: &Scenario, mode: &str, times: &mut [Duration], cpu: Duration, wall: Duration) -> Value {
+fn row(scenario: &Scenario, mode: Mode, times: &mut [Duration], cpu: Duration, wall: Duration) -> Value {
     let runs = scenario.runs as f64;
     let milliseconds = |time: Duration| (time.as_secs_f64() * 1e7).round() / 1e4;
     let tenths = |value: f64| (value * 10.0).round() / 10.0;
@@ -137,7 +174,7 @@ fn row(scenario: &Scenario, mode: &str, times: &mut [Duration], cpu: Duration, w
     json!({
         "engine": "watertight",
         "version": env!("CARGO_PKG_VERSION"),
-        "mode": mode,
+        "mode": mode.as_str(),
         "scenario": scenario.name,
         "runs": scenario.runs,
         "conc": scenario.beside,

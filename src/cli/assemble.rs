@@ -14,22 +14,24 @@ use crate::{
         engine::Runtime,
         ports::{Backend, CallLog},
         promise::Promised,
+        settings::TargetSettings,
     },
+    serve::gateway::models::Gateway,
     settings::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
-        endpoint::{Endpoint, TextSource},
+        endpoint::{AuthStyle, Endpoint, TextSource},
         general::Limits,
         load::Settings,
         provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
         secret::resolve_secret,
     },
     transport::{
-        client::{ProviderClient, ProviderOptions},
+        client::{KeyPlace, ProviderClient, ProviderOptions},
         http_agent::{backend::HttpAgent, mapping::HttpMapping, starting::StartingHttpAgent},
         openai::{
             backend::OpenAiAgent,
-            settings::{Answer, OpenAiPaths, OpenAiSettings, StreamUpstream},
+            settings::{Answer, ModelPath, OpenAiPaths, OpenAiSettings, StreamUpstream},
         },
         secret::Secret,
     },
@@ -108,12 +110,12 @@ impl Backends {
     }
 }
 
-/// Starts a runtime with all agents of the settings.
-pub(super) async fn runtime(
+/// A runtime's builder with all agents of the settings.
+pub(super) fn builder(
     project: &Project,
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
-) -> Result<Runtime, Stop> {
+) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
     if let Some(call_log) = call_log {
@@ -123,9 +125,59 @@ pub(super) async fn runtime(
         builder = builder.provider(provider.clone());
     }
     for agent in &settings.agents {
-        builder = builder.agent(agent.settings.clone(), backends.of(project, settings, agent)?);
+        let further = further_of(project, settings, agent, &backends)?;
+        let backend = backends.of(project, settings, agent)?;
+        builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
     }
-    builder.start().await.map_err(Stop::usage)
+    Ok(builder)
+}
+
+/// Starts a runtime with all agents of the settings.
+pub(super) async fn runtime(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+) -> Result<Runtime, Stop> {
+    builder(project, settings, call_log)?.start().await.map_err(Stop::usage)
+}
+
+/// The backends of an agent's further targets.
+fn further_of(
+    project: &Project,
+    settings: &Settings,
+    agent: &Agent,
+    backends: &Backends,
+) -> Result<Vec<(TargetSettings, Arc<dyn Backend>)>, Stop> {
+    let mut further = Vec::new();
+    for target in &agent.targets {
+        let mut there = agent.clone();
+        there.settings.provider = target.provider.clone();
+        there.settings.model.clone_from(&target.model);
+        let backend = backends.of(project, settings, &there)?;
+        let (provider, model) = (target.provider.clone(), target.model.clone());
+        further.push((TargetSettings { provider, model, rank: target.rank }, backend));
+    }
+    Ok(further)
+}
+
+/// The gateway: model names of agents, and the services behind agents for what passes through.
+pub(super) fn gateway(project: &Project, settings: &Settings) -> Result<Gateway, Stop> {
+    let backends = Backends::connect(project, settings)?;
+    let mut gateway = Gateway::default();
+    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::OpenAi(_));
+    // An agent's own name comes before what others call themselves.
+    for agent in settings.agents.iter().filter(relays) {
+        gateway.add_model(agent.settings.name.as_str(), &agent.settings.name);
+    }
+    for agent in &settings.agents {
+        for name in &agent.model_names {
+            gateway.add_model(name, &agent.settings.name);
+        }
+        if let Some(client) = backends.client(&agent.settings.provider) {
+            gateway.add_service(&agent.settings.name, Arc::clone(client));
+        }
+    }
+    Ok(gateway)
 }
 
 fn options_of(project: &Project, endpoint: &Endpoint, limits: Limits) -> Result<ProviderOptions, Stop> {
@@ -135,6 +187,11 @@ fn options_of(project: &Project, endpoint: &Endpoint, limits: Limits) -> Result<
         .map(|source| resolve_secret(source, &|name| project.environment(name)).map(|text| Secret::new(text.expose())));
     let mut options = ProviderOptions::at(&endpoint.base_url);
     options.key = key.transpose().map_err(Stop::usage)?;
+    options.key_place = match &endpoint.auth {
+        AuthStyle::Bearer => KeyPlace::Bearer,
+        AuthStyle::Header(name) => KeyPlace::Header(name.clone()),
+        AuthStyle::Query(name) => KeyPlace::Query(name.clone()),
+    };
     options.headers = texts(project, &endpoint.headers)?;
     options.query = texts(project, &endpoint.query)?;
     options.connect_timeout = endpoint.connect_timeout;
@@ -178,6 +235,13 @@ fn under(usage: Option<&str>, own: Option<String>) -> Option<String> {
     }
 }
 
+fn paths_of(provider: Option<&ProviderBackend>) -> OpenAiPaths {
+    let usual = OpenAiPaths::default();
+    let Some(ProviderBackend::OpenAi { paths, .. }) = provider else { return usual };
+    let path = |own: &Option<String>, usual: ModelPath| own.as_deref().map_or(usual, ModelPath::new);
+    OpenAiPaths { chat: path(&paths.chat, usual.chat), embeddings: path(&paths.embeddings, usual.embeddings) }
+}
+
 fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {
     let stream_upstream = match provider {
         Some(ProviderBackend::OpenAi { stream_upstream: StreamSetting::AsAsked, .. }) => StreamUpstream::AsAsked,
@@ -198,6 +262,6 @@ fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBacken
         seed: model.seed,
         stream_upstream,
         extra: Map::new(),
-        paths: OpenAiPaths::default(),
+        paths: paths_of(provider),
     }
 }

@@ -20,3 +20,11 @@ pub const FEATURE: &str = "x-watertight-feature";
 pub const PRIORITY: &str = "x-watertight-priority";
 /// Whether the caller's own layers should try again.
 pub const SHOULD_RETRY: &str = "x-should-retry";
+/// The agent that answered; on answers.
+pub const AGENT: &str = "x-watertight-agent";
+/// How many exchanges it took; on answers.
+pub const ATTEMPTS: &str = "x-watertight-attempts";
+/// The further target that answered, where it was not the first; on answers.
+pub const FALLBACK: &str = "x-watertight-fallback";
+/// Milliseconds that were ours, not the other side's; on answers.
+pub const OVERHEAD_MS: &str = "x-watertight-overhead-ms";

@@ -37,7 +37,7 @@ use crate::{
 };
 
 /// The first generation of a run.
-const FIRST_GENERATION: u64 = 1;
+const FIRST_GENERATION: u64 = 0;
 /// So many runs a millisecond have numbers in the order of their time over restarts.
 const NUMBERS_PER_MS: u64 = 1_000;
 

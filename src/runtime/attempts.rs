@@ -8,15 +8,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agent_actor::Job,
+    agent_actor::{InHand, Job},
     attempt_cut::{cancelled, cut_failure},
-    attempt_request::attempt_request,
     call::{CallError, CallReply, CallRequest},
-    call_record::{Caller, logged_call},
+    call_record::{Caller, attempt_record, logged_call},
     capture,
     core::{AgentCore, Shared, lock},
+    dead_letters::{Killed, Killer},
     permit::Permit,
-    ports::{AttemptRequest, Progress},
+    ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
     refusal::{Refusal, failure_envelope},
     supervisor::{Facts, SupervisorMessage},
 };
@@ -40,11 +40,13 @@ use crate::{
 const PACE_QUESTION: Duration = Duration::from_secs(5);
 
 /// Runs a call to its end, whatever happens in it.
-pub(crate) async fn run(job: Box<Job>) {
+pub(crate) async fn run(in_hand: InHand) {
+    let Some(job) = in_hand.take_over() else { return };
     let Job { request, permit, reply, cancel, .. } = *job;
     let mut call = Call::begin(permit, &request);
-    let unwound = AssertUnwindSafe(call.drive(request, &cancel)).catch_unwind().await;
-    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked()), None));
+    let (mut request, watchers) = call.attempt_request(request);
+    let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
+    let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
     call.finish(result, stop, reply);
 }
 
@@ -71,6 +73,14 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+    /// It killed twice: nobody is to try it again.
+    killed: Killed,
+}
+
+/// Who is told of a call while it runs.
+struct Watchers {
+    deltas: Option<mpsc::Sender<String>>,
+    retried: Option<mpsc::Sender<AttemptRecord>>,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -98,15 +108,15 @@ impl Call {
             committed: false,
             bad_replies: 0,
             own_refusals: 0,
+            killed: Killed::Once,
         }
     }
 
     /// All attempts and the waits between them.
-    async fn drive(&mut self, request: CallRequest, cancel: &CancellationToken) -> CallEnd {
+    async fn drive(&mut self, request: &mut AttemptRequest, watchers: Watchers, cancel: &CancellationToken) -> CallEnd {
         lock(&self.agent.common.retry_budget).count_call(self.started);
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
-        let (mut request, watchers) = attempt_request(request, &self.agent.settings, &self.id, &self.permit.lease);
         for attempt in 1.. {
             if cancel.is_cancelled() {
                 return (Err(cancelled(false)), Some(Stop::NotRetryable));
@@ -122,9 +132,9 @@ impl Call {
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
-            let result = self.attempt(&request, &progress, limit, cut_ending, cancel).await;
+            let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
-            capture::settle(&self.shared, &self.agent, &request, &progress, &result);
+            capture::settle(&self.shared, &self.agent, request, &progress, &result);
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,
@@ -156,11 +166,41 @@ impl Call {
         }
     }
 
+    /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
+    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
+        let CallRequest { input, context, deltas, retried, relay } = request;
+        let settings = &self.agent.settings;
+        let attempt_request = AttemptRequest {
+            agent: settings.name.clone(),
+            input,
+            call_id: self.id.clone(),
+            run_id: context.run_id,
+            step: context.step,
+            attempt: 0,
+            idempotency_key: context.idempotency_key.unwrap_or_else(|| self.id.clone()),
+            traceparent: context.traceparent,
+            deadline: Duration::ZERO,
+            tenant: context.tenant,
+            feature: context.feature,
+            priority: context.priority,
+            prompt: context.prompt,
+            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
+            hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
+            relay,
+            capture: None,
+        };
+        (attempt_request, Watchers { deltas, retried })
+    }
+
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
-    fn panicked(&mut self) -> AttemptFailure {
+    fn panicked(&mut self, request: &AttemptRequest) -> AttemptFailure {
+        if let Some(killer) = Killer::of_attempt(request, "the attempt's task panicked") {
+            self.killed = self.shared.dead_letters.killed(&killer, &self.agent, &self.shared);
+        }
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         if let Some(started) = self.under_way.take() {
-            self.write_down(started, self.shared.now(), Some(&failure), None);
+            let took = (started, self.shared.now());
+            self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
         }
         failure
     }
@@ -253,25 +293,9 @@ impl Call {
             self.bad_replies += 1;
         }
         self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
-        self.write_down(progress.started(), now, failure, status);
+        let took = (progress.started(), now);
+        self.records.push(attempt_record(&self.shared, &self.agent, took, failure, status));
         result
-    }
-
-    fn write_down(
-        &mut self,
-        started: Timestamp,
-        now: Timestamp,
-        failure: Option<&AttemptFailure>,
-        status: Option<u16>,
-    ) {
-        let envelope = failure.map(|failure| failure_envelope(failure, "", self.agent.keyed, 0));
-        self.records.push(AttemptRecord {
-            started_ms: self.shared.clock.unix_ms(started),
-            duration_ms: u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX),
-            status,
-            error_code: envelope.as_ref().map(|envelope| envelope.error_code.as_str().to_owned()),
-            retry_after: failure.and_then(|failure| failure.retry_after).map(|wait| wait.as_secs_f64()),
-        });
     }
 
     fn plan(&self, failure: &AttemptFailure, attempt: u32, progress: &Progress) -> Next {
@@ -342,6 +366,8 @@ impl Call {
                 let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
                 let envelope = if stopped {
                     Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+                } else if self.killed == Killed::Twice {
+                    Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
                 } else {
                     failure_envelope(&failure, name, self.agent.keyed, attempts)
                 };

@@ -14,6 +14,7 @@ use super::{
     assembly::{self, AgentParts},
     capture::Captures,
     core::Shared,
+    dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
     journal::Journal,
     outside::OutsideBackend,
@@ -93,6 +94,7 @@ pub struct RuntimeBuilder {
     providers: Vec<ProviderSettings>,
     agents: Vec<AgentParts>,
     call_log: Option<Arc<dyn CallLog>>,
+    dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
 }
@@ -160,6 +162,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Calls that are put aside go there too, beside the runtime's own memory. A journal gets them by itself.
+    #[must_use]
+    pub fn dead_letter_box(mut self, dead_letter_box: Arc<dyn DeadLetterBox>) -> Self {
+        self.dead_letter_box = Some(dead_letter_box);
+        self
+    }
+
     /// Writes runs down there, those that are asked for with [`Runtime::accept_run`]. The clock must then count from the Unix epoch, so
     /// that its moments mean the same after a restart.
     #[must_use]
@@ -209,11 +218,13 @@ impl RuntimeBuilder {
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
+            dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
             journal: self.journal,
             captures: self.captures,
             frozen: AtomicBool::new(false),
         });
+        shared.pulse.begin(shared.now());
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
         let runs = Arc::new(RunTable::default());
         let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };

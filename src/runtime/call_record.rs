@@ -1,14 +1,16 @@
-//! A call's end as a line of the call log.
+//! A call's end as a line of the call log, and an attempt's as a part of the call's record.
 
 use super::{
     call::{CallContext, CallError, CallReply},
     core::{AgentCore, Shared},
+    refusal::failure_envelope,
 };
 use crate::model::{
     call_log::{CallRecord, LoggedAttempt},
     clock::Timestamp,
     envelope::Envelope,
     facts::Ending,
+    reply::AttemptFailure,
     run::AttemptRecord,
 };
 
@@ -21,6 +23,25 @@ pub(crate) struct Caller {
 impl Caller {
     pub(crate) fn of(context: &CallContext) -> Self {
         Self { tenant: context.tenant.clone(), feature: context.feature.clone() }
+    }
+}
+
+/// An attempt that `took` from one moment to another, and how it ended.
+pub(crate) fn attempt_record(
+    shared: &Shared,
+    agent: &AgentCore,
+    took: (Timestamp, Timestamp),
+    failure: Option<&AttemptFailure>,
+    status: Option<u16>,
+) -> AttemptRecord {
+    let (started, ended) = took;
+    let envelope = failure.map(|failure| failure_envelope(failure, "", agent.keyed, 0));
+    AttemptRecord {
+        started_ms: shared.clock.unix_ms(started),
+        duration_ms: u64::try_from(ended.since(started).as_millis()).unwrap_or(u64::MAX),
+        status,
+        error_code: envelope.as_ref().map(|envelope| envelope.error_code.as_str().to_owned()),
+        retry_after: failure.and_then(|failure| failure.retry_after).map(|wait| wait.as_secs_f64()),
     }
 }
 

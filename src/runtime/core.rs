@@ -15,6 +15,7 @@ use super::{
     address::Address,
     agent_actor::AgentMessage,
     capture::Captures,
+    dead_letters::DeadLetters,
     gate::Gate,
     journal::Journal,
     metric,
@@ -192,6 +193,8 @@ pub(crate) struct Shared {
     pub(crate) calls: AtomicU64,
     /// When supervisor and orchestrator last turned.
     pub(crate) pulse: Pulse,
+    /// Calls that are made no more.
+    pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
     /// Who keeps attempts word for word, if anybody.

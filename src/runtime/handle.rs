@@ -126,6 +126,9 @@ impl AgentHandle {
         if context.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Refusal::Deadline);
         }
+        if shared.dead_letters.holds(&self.agent, context.tenant.as_deref(), context.idempotency_key.as_deref()) {
+            return Err(Refusal::DeadLetter);
+        }
         let id = shared.next_call();
         let mut passes = Passes::default();
         let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now));

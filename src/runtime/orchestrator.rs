@@ -56,6 +56,7 @@ impl Actor for OrchestratorActor {
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
         self.shared.orchestrator.set(myself.clone());
+        self.shared.pulse.orchestrator_turned(self.shared.now());
         // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again.
         for run in self.runs.live() {
             for agent in agents_of(&run) {

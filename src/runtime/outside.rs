@@ -36,6 +36,12 @@ impl AgentHandle {
         Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false })
     }
 
+    /// How long a piece of work may take at all.
+    pub fn attempt_timeout(&self) -> Duration {
+        let timeouts = self.agent.settings.timeouts;
+        timeouts.attempt.unwrap_or(timeouts.call)
+    }
+
     /// How long a piece of work may run before it is slow.
     pub fn slow_call(&self) -> Duration {
         self.agent.settings.breaker.slow_call

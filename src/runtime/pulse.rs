@@ -16,6 +16,12 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
+    /// Who just started has turned: a clock may begin anywhere.
+    pub(crate) fn begin(&self, now: Timestamp) {
+        self.supervisor_turned(now);
+        self.orchestrator_turned(now);
+    }
+
     pub(crate) fn supervisor_turned(&self, now: Timestamp) {
         self.supervisor.store(now.millis(), Ordering::Relaxed);
     }
@@ -52,6 +58,7 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::{engine::Part, ports::TokioClock};
 
     #[tokio::test(start_paused = true)]
     async fn whoever_turns_gets_to_its_beat() {
@@ -62,5 +69,45 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let turns = runtime.last_turns();
         assert!(turns.supervisor < Duration::from_secs(1) && turns.orchestrator < Duration::from_secs(1), "{turns:?}");
+    }
+
+    /// Moments of today are large numbers: before the first beat, the start of each counts as its turn.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_has_just_started_has_turned() {
+        let clock = std::sync::Arc::new(TokioClock::since_unix_epoch());
+        let runtime = Runtime::builder().clock(clock).start().await.unwrap();
+        let turns = runtime.last_turns();
+        assert!(turns.supervisor < Duration::from_secs(1) && turns.orchestrator < Duration::from_secs(1), "{turns:?}");
+    }
+
+    /// Each dies until its next start is some seconds away: its turns stop though it is beaten, the other's do not.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_is_dead_does_not_turn() {
+        for (part, dead) in [(Part::Supervisor, 0), (Part::Orchestrator, 1)] {
+            let runtime = Runtime::builder().start().await.unwrap();
+            let second = Duration::from_secs(1);
+            let beaten = async |seconds: u32| {
+                for _ in 0..seconds {
+                    runtime.beat();
+                    tokio::time::sleep(second).await;
+                }
+                let LastTurns { supervisor, orchestrator } = runtime.last_turns();
+                [supervisor, orchestrator]
+            };
+            assert!(beaten(30).await.iter().all(|idle| *idle <= second));
+            for _ in 0..21 {
+                runtime.crash(part).unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            // The waits between its deaths double: 1, 2, 4, 8, then 16 s.
+            for wait in [1, 2, 4, 8] {
+                tokio::time::sleep(second * wait + Duration::from_millis(20)).await;
+                runtime.crash(part).unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let idle = beaten(11).await;
+            assert!(idle[dead] > second * 10 && idle[1 - dead] <= second, "{part:?}: {idle:?}");
+            assert!(beaten(10).await.iter().all(|idle| *idle <= second), "{part:?} is back");
+        }
     }
 }

@@ -44,6 +44,9 @@ pub(crate) enum Refusal {
     /// The actor died with the call queued.
     #[error("the agent restarted while the call was queued")]
     Restarted,
+    /// A call of this key killed twice.
+    #[error("this call killed its agent's actor or its attempt twice and was put aside")]
+    DeadLetter,
 }
 
 impl Refusal {
@@ -78,7 +81,7 @@ impl Refusal {
     pub(crate) fn is_of_agent(&self, compartment: &str) -> bool {
         match self {
             Self::Bulkhead { compartment: full, .. } => **full == *compartment,
-            Self::Deadline | Self::ShuttingDown => true,
+            Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -101,6 +104,7 @@ impl Refusal {
                 .with_detail("compartment", &**compartment),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
+            Self::DeadLetter => Envelope::new(ErrorCode::Internal, message).with_detail("reason", "dead_letter"),
             Self::Restarted => Envelope::new(ErrorCode::AgentRestarted, message).with_retry_after(1.0),
         };
         envelope.with_agent(agent)

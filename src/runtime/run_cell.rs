@@ -214,6 +214,11 @@ impl RunCell {
         self.log.events_after(after)
     }
 
+    /// At most `max` events after the id `after`, in order.
+    pub(crate) fn events_page(&self, after: u64, max: usize) -> Vec<Event> {
+        self.log.events_page(after, max)
+    }
+
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {
         self.log.last_event()
     }

@@ -111,6 +111,11 @@ impl Runtime {
     pub fn run(&self, id: &str) -> Option<RunHandle> {
         Some(RunHandle { shared: Arc::clone(&self.shared), cell: self.runs.find(id)? })
     }
+
+    /// Lets go of a run that is over: it is not readable here any more. One that is live is left alone.
+    pub fn forget_run(&self, id: &str) {
+        self.runs.forget_ended(id);
+    }
 }
 
 /// The place of a class, the highest first.
@@ -180,19 +185,24 @@ impl RunHandle {
 
     /// Waits until there are events after the one of id `after`, and gives them. Empty once the run is over and all were given.
     pub async fn next_events(&self, after: u64) -> Vec<Event> {
+        self.next_events_page(after, usize::MAX).await
+    }
+
+    /// The same, at most `max` of them: what a reader holds is bounded, however many there are.
+    pub async fn next_events_page(&self, after: u64, max: usize) -> Vec<Event> {
         let mut last = self.cell.last_event();
         let mut finished = self.cell.finished();
         loop {
             let over = finished.borrow_and_update().is_some();
             let _ = last.borrow_and_update();
-            let events = self.cell.events_after(after);
+            let events = self.cell.events_page(after, max);
             if !events.is_empty() || over {
                 return events;
             }
             tokio::select! {
                 changed = last.changed() => if changed.is_err() { return Vec::new() },
                 changed = finished.changed() => if changed.is_err() { return Vec::new() },
-                () = self.cell.let_go.cancelled() => return self.cell.events_after(after),
+                () = self.cell.let_go.cancelled() => return self.cell.events_page(after, max),
             }
         }
     }

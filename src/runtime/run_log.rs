@@ -186,11 +186,16 @@ impl RunLog {
 
     /// Events after the id `after` that may be seen, in order.
     pub(crate) fn events_after(&self, after: u64) -> Vec<Event> {
+        self.events_page(after, usize::MAX)
+    }
+
+    /// At most `max` events after the id `after`, in order.
+    pub(crate) fn events_page(&self, after: u64, max: usize) -> Vec<Event> {
         let state = lock(&self.state);
         let shown = &state.events[..state.shown];
         let from = usize::try_from(after).unwrap_or(usize::MAX).min(shown.len());
         let ids = (from as u64 + 1)..;
-        ids.zip(&shown[from..]).map(|(id, event)| self.event(id, event)).collect()
+        ids.zip(&shown[from..]).take(max).map(|(id, event)| self.event(id, event)).collect()
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {

@@ -149,6 +149,17 @@ impl RunTable {
         drop(forgotten);
     }
 
+    /// A run that is over and was deleted.
+    pub(crate) fn forget_ended(&self, id: &str) {
+        let mut runs = lock(&self.runs);
+        let forgotten = runs.kept.remove(id);
+        if forgotten.is_some() {
+            runs.kept_order.retain(|kept| kept != id);
+        }
+        drop(runs);
+        drop(forgotten);
+    }
+
     /// A run ended: it stays readable for a while.
     pub(crate) fn retire(&self, id: &str) {
         let mut runs = lock(&self.runs);

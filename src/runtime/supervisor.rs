@@ -92,7 +92,9 @@ impl Actor for SupervisorActor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<Self::State, ActorProcessingErr> {
         // The address first: whatever is told from here on is only handled after this, so nothing falls between the two.
         self.shared.supervisor.set(myself.clone());
-        self.recover(self.shared.now());
+        let now = self.shared.now();
+        self.shared.pulse.supervisor_turned(now);
+        self.recover(now);
         // Whatever became due while nobody was here.
         let _ = myself.cast(SupervisorMessage::Tick);
         Ok(SupervisorState::default())

@@ -1,11 +1,19 @@
 //! Whether the service lives (`/healthz`) and takes work (`/readyz`). Ask nothing of runs, agents or callers.
 
-use axum::{Json, extract::State};
+use std::time::Duration;
+
+use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{answer::failure::Failure, state::AppState};
+use crate::{model::envelope::ErrorCode, runtime::pulse::LastTurns};
+
+/// How often supervisor and orchestrator are sent a beat.
+pub const BEAT: Duration = Duration::from_secs(1);
+/// Who did not get to a beat for this long does not turn.
+pub const STILL_MAX: Duration = Duration::from_secs(10);
 
 /// A service that lives.
 #[derive(Debug, Serialize, ToSchema)]
@@ -19,9 +27,17 @@ pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz))
 }
 
-/// Lives: the process answers, and its actors turn.
+/// Lives: the process answers, and supervisor and orchestrator turn. Before the journal is its own there is nothing that could turn.
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Health), (status = 503)))]
-pub(crate) async fn healthz(State(_state): State<AppState>) -> Result<Json<Health>, Failure> {
+pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
+    let Some(running) = state.door.now() else { return Ok(Json(Health { status: "ok" })) };
+    let LastTurns { supervisor, orchestrator } = running.runtime.last_turns();
+    for (who, still) in [("supervisor", supervisor), ("orchestrator", orchestrator)] {
+        if still > STILL_MAX {
+            let message = format!("the {who} did not turn for {:.0} s", still.as_secs_f64());
+            return Err(Failure::with_status(ErrorCode::Internal, StatusCode::SERVICE_UNAVAILABLE, message));
+        }
+    }
     Ok(Json(Health { status: "ok" }))
 }
 

@@ -5,15 +5,23 @@
 
 pub mod access;
 pub mod agent_server;
+pub mod agents;
 pub mod answer;
 pub mod caps;
 pub mod cors;
+pub mod description;
 pub mod files;
+pub mod gateway;
 pub mod handover;
 pub mod health;
 pub mod http;
 pub mod listener;
+pub mod metrics;
+pub mod operator;
 pub mod router;
+pub mod runs;
 pub mod script;
 pub mod script_file;
 pub mod state;
+#[cfg(test)]
+mod tests;

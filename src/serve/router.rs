@@ -10,18 +10,36 @@ use axum::{
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
+    agents,
     answer::{dress::dress, failure::Failure},
     cors::cors,
-    files, health,
+    description, files, health, metrics, operator, runs,
     state::AppState,
 };
 use crate::model::envelope::ErrorCode;
 
 /// The service's router. `plugged` are the routes of surfaces that bring their own: the gateway.
 pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
-    let (routes, _description) =
-        OpenApiRouter::new().merge(health::routes()).merge(files::routes::routes()).merge(plugged).split_for_parts();
+    let own = [
+        health::routes(),
+        metrics::routes(),
+        runs::accept::routes(),
+        runs::list::routes(),
+        runs::find::routes(),
+        runs::events::routes(),
+        runs::delete::routes(),
+        runs::watch::routes(),
+        agents::list::routes(),
+        agents::call::routes(),
+        agents::acts::routes(),
+        operator::dead_letters::routes(),
+        operator::usage::routes(),
+        files::routes::routes(),
+    ];
+    let all = own.into_iter().fold(plugged, OpenApiRouter::merge);
+    let (routes, described) = all.split_for_parts();
     let routes = routes
+        .merge(description::routes(described))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(state.clone(), dress));

@@ -12,7 +12,7 @@ use super::{
     caps::Caps,
 };
 use crate::{
-    journal::files::store::FileStore,
+    journal::{files::store::FileStore, journal::SqliteJournal},
     runtime::{engine::Runtime, handle::AgentHandle},
     settings::{general::Limits, serve::ServeSettings},
     workflow::checked::Workflow,
@@ -29,12 +29,12 @@ pub struct Service {
     pub caps: Caps,
     /// What inputs may be.
     pub limits: Limits,
+    /// No run takes longer; `None` = only the workflow's own deadline holds.
+    pub run_deadline: Option<Duration>,
     /// The workflows that it serves, by name.
     pub workflows: BTreeMap<String, Arc<Workflow>>,
-    /// The runtime, once there is one.
-    pub door: RuntimeDoor,
-    /// The files, once they are there.
-    pub files: Door<FileStore>,
+    /// What does the work, once it is there.
+    pub door: Door<Running>,
     /// Signs what is given out for a short while.
     pub signer: Signer,
     /// How it ends.
@@ -63,14 +63,19 @@ impl AppState {
         Self(Arc::new(service))
     }
 
-    /// The runtime. Waits for it where a predecessor still holds the journal.
-    pub async fn runtime(&self) -> Result<Arc<Runtime>, Failure> {
+    /// The runtime with its journal. Waits for them where a predecessor still holds the journal.
+    pub async fn running(&self) -> Result<Arc<Running>, Failure> {
         self.door.wait(self.settings.handover_wait).await
+    }
+
+    /// The runtime; waits for it as [`AppState::running`] does.
+    pub async fn runtime(&self) -> Result<Arc<Runtime>, Failure> {
+        Ok(Arc::clone(&self.running().await?.runtime))
     }
 
     /// The files. Waits for them as for the runtime.
     pub async fn files(&self) -> Result<Arc<FileStore>, Failure> {
-        self.files.wait(self.settings.handover_wait).await
+        Ok(Arc::clone(&self.running().await?.files))
     }
 
     /// The agent of this name.
@@ -88,14 +93,22 @@ impl Deref for AppState {
     }
 }
 
-/// Where something is put once it is there, and taken from: the runtime and the files, which wait for a predecessor's journal.
+/// What does the work.
+#[derive(Debug)]
+pub struct Running {
+    /// The runtime.
+    pub runtime: Arc<Runtime>,
+    /// Where its runs are written down.
+    pub journal: Arc<SqliteJournal>,
+    /// Files that runs name.
+    pub files: Arc<FileStore>,
+}
+
+/// Where something is put once it is there, and taken from: what waits for a predecessor's journal.
 #[derive(Debug)]
 pub struct Door<T> {
     inside: watch::Sender<Option<Arc<T>>>,
 }
-
-/// The door to the runtime.
-pub type RuntimeDoor = Door<Runtime>;
 
 impl<T> Default for Door<T> {
     fn default() -> Self {
@@ -120,6 +133,9 @@ impl<T> Door<T> {
     }
 
     async fn wait(&self, longest: Duration) -> Result<Arc<T>, Failure> {
+        if let Some(inside) = self.now() {
+            return Ok(inside);
+        }
         let mut seen = self.inside.subscribe();
         let there = seen.wait_for(Option::is_some);
         let found = tokio::time::timeout(longest, there).await.ok().and_then(Result::ok);

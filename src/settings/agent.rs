@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     model::{duration, name::Name},
-    policy::{breaker::settings::BreakerSettings, slow::SlowBy},
+    policy::{breaker::settings::BreakerSettings, fallback::Rank, slow::SlowBy},
     runtime::settings::{AgentSettings, SLOTS_MAX, Timeouts},
 };
 
@@ -12,11 +12,12 @@ use super::{
     agent_backend::{AgentBackend, Files, HTTP_KEYS, MODEL_KEYS, read_http, read_model},
     breaker::{attempt_bound, never_slow, read_breaker, read_restart, read_retry},
     layers::merge,
-    node::{Layer, Table, Value, key_path},
+    node::{Layer, Node, Table, Value, key_path},
     problem::{Origin, Problem},
     provider::{Flavor, Kind, ReadProvider},
     reader::Reader,
     report::Report,
+    targets::{ALONE, Target},
 };
 
 /// Calls in flight at once, unless configured.
@@ -31,9 +32,13 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(20);
 const CALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Tokens a second under which `slow_by = "pace"` calls an answer slow.
 const PACE_MIN: f64 = 5.0;
+/// Names of models that an agent answers to.
+const MODEL_NAMES_MAX: usize = 64;
+/// The longest of them, in bytes.
+const MODEL_NAME_BYTES_MAX: usize = 256;
 
 /// Keys of agents that later versions know.
-const LATER: [&str; 15] = [
+const LATER: [&str; 14] = [
     "adaptive",
     "budget",
     "effects",
@@ -45,7 +50,6 @@ const LATER: [&str; 15] = [
     "price",
     "probe",
     "requests_per_minute",
-    "targets",
     "tokens_per_minute",
     "volume_guard",
     "warmup_timeout",
@@ -60,6 +64,12 @@ pub struct Agent {
     pub backend: AgentBackend,
     /// What it does, for people.
     pub description: Option<String>,
+    /// When its first target is asked.
+    pub rank: Rank,
+    /// Its further targets.
+    pub targets: Vec<Target>,
+    /// Names that requests in OpenAI's shape may call it by, beside its own.
+    pub model_names: Vec<String>,
 }
 
 /// What reading an agent needs beside its own table.
@@ -111,10 +121,11 @@ pub(super) fn read_agent(
             AgentBackend::OpenAi(Box::new(read_model(&mut reader, &around.files)))
         }
     };
+    let model_names = read_model_names(&mut reader, kind);
     reader.finish(&LATER);
     let settings =
         AgentSettings { name: name.clone(), provider, model, slots, timeouts, slow_by, breaker, retry, restart };
-    Agent { settings, backend, description }
+    Agent { settings, backend, description, rank: ALONE, targets: Vec::new(), model_names }
 }
 
 /// The keys of `[defaults]` that reach an agent of this kind: the rest means others.
@@ -259,6 +270,28 @@ fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, provider: &ReadProvi
         }
     }
     own.map(str::to_owned)
+}
+
+/// Names of models that mean this agent.
+fn read_model_names(reader: &mut Reader<'_, '_>, kind: Kind) -> Vec<String> {
+    if kind != Kind::OpenAi {
+        reader.unfit(&["model_names"], "is only for agents of a provider of kind \"openai\"");
+        return Vec::new();
+    }
+    let Some(node) = reader.node("model_names") else { return Vec::new() };
+    let name = |node: &Node| match &node.value {
+        Value::Text(text) if (1..=MODEL_NAME_BYTES_MAX).contains(&text.len()) => Some(text.clone()),
+        _ => None,
+    };
+    let names: Option<Vec<String>> = match &node.value {
+        Value::List(list) if list.len() <= MODEL_NAMES_MAX => list.iter().map(name).collect(),
+        _ => None,
+    };
+    match &names {
+        Some(names) => reader.explain("model_names", names.join(", ")),
+        None => reader.refuse("model_names", "must be a list of at most 64 texts of 1 to 256 bytes"),
+    }
+    names.unwrap_or_default()
 }
 
 fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use super::{
-    node::{Node, Value, looks_secret},
+    node::{Node, Table, Value, looks_secret},
     reader::Reader,
     secret::{SecretPlace, SecretSource, is_variable_name},
 };
@@ -33,14 +33,38 @@ const RESERVED_HEADERS: [&str; 11] = [
 pub struct Endpoint {
     /// `http` or `https`, without credentials, query or fragment, without a slash at its end.
     pub base_url: String,
-    /// The key, sent as a bearer token.
+    /// The key.
     pub api_key: Option<SecretSource>,
+    /// Where the key goes.
+    pub auth: AuthStyle,
     /// Headers of every request, names in lower case.
     pub headers: Vec<(String, TextSource)>,
     /// Query parameters of every request.
     pub query: Vec<(String, TextSource)>,
     /// How long a connection may take to come to be.
     pub connect_timeout: Duration,
+}
+
+/// Where a provider's key goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthStyle {
+    /// `authorization: Bearer ...`.
+    Bearer,
+    /// Alone in the header of this name.
+    Header(String),
+    /// In the query parameter of this name.
+    Query(String),
+}
+
+/// Where a model's server has what; `None` = where OpenAI has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ModelPaths {
+    /// Chat completions; may hold `{model}`.
+    pub chat: Option<String>,
+    /// Embeddings; may hold `{model}`.
+    pub embeddings: Option<String>,
+    /// The list of its models.
+    pub models: Option<String>,
 }
 
 /// A text that stands in the configuration, or elsewhere because it is a secret.
@@ -147,6 +171,59 @@ pub(super) fn read_api_key(reader: &mut Reader<'_, '_>, folder: &Path) -> Option
     }
     reader.explain("api_key_file", file);
     Some(source(reader, "api_key_file", SecretPlace::File(folder.join(file))))
+}
+
+/// Reads `auth`: `"bearer"`, `{ header = "api-key" }` or `{ query = "key" }`.
+pub(super) fn read_auth(reader: &mut Reader<'_, '_>) -> AuthStyle {
+    let Some(node) = reader.node("auth") else { return AuthStyle::Bearer };
+    let named = |table: &Table, key: &str| match table.get(key).map(|node| &node.value) {
+        Some(Value::Text(name)) if table.len() == 1 && is_token(name) => Some(name.clone()),
+        _ => None,
+    };
+    let style = match &node.value {
+        Value::Text(word) if word == "bearer" => Some(AuthStyle::Bearer),
+        Value::Table(table) => named(table, "header")
+            .map(|name| AuthStyle::Header(name.to_ascii_lowercase()))
+            .filter(|style| !matches!(style, AuthStyle::Header(name) if RESERVED_HEADERS.contains(&name.as_str())))
+            .or_else(|| named(table, "query").map(AuthStyle::Query)),
+        _ => None,
+    };
+    if let Some(style) = &style {
+        let shown = match style {
+            AuthStyle::Bearer => "bearer".to_owned(),
+            AuthStyle::Header(name) => format!("header {name}"),
+            AuthStyle::Query(name) => format!("query {name}"),
+        };
+        reader.explain("auth", shown);
+    } else {
+        reader.refuse("auth", "must be \"bearer\", { header = \"api-key\" } or { query = \"key\" }");
+    }
+    style.unwrap_or(AuthStyle::Bearer)
+}
+
+/// Reads `paths`.
+pub(super) fn read_paths(reader: &mut Reader<'_, '_>) -> ModelPaths {
+    let mut table = reader.table("paths");
+    let mut path = |key: &'static str| {
+        let path = table.text(key)?;
+        let plain = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`|?#".contains(&byte));
+        let without_marks = path.replace("{model}", "");
+        let climbs = path.split('/').any(|segment| segment == "." || segment == "..");
+        if !plain || climbs || !path.starts_with('/') || path.len() > 1_024 || without_marks.contains(['{', '}']) {
+            table.refuse(key, "must be a path as in \"/openai/deployments/{model}/chat/completions\", {model} being all that is filled in");
+            return None;
+        }
+        table.explain(key, path);
+        Some(path.to_owned())
+    };
+    let paths = ModelPaths { chat: path("chat"), embeddings: path("embeddings"), models: path("models") };
+    table.finish(&[]);
+    paths
+}
+
+fn is_token(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=128).contains(&name.len()) && name.bytes().all(fits)
 }
 
 /// The name of a key, for its breaker and for logs: the variable's, or the file's.

@@ -26,6 +26,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
+    targets::{fitting_targets, take_targets},
     whole::check_whole,
 };
 
@@ -323,7 +324,9 @@ impl Found<'_> {
             }
             _ => place.clone(),
         };
+        let (rank, targets) = take_targets(name, &mut table, report);
         let provider = self.provider_of(name, &table, &place, is_written, report)?;
+        let targets = fitting_targets(name, &self.providers, &provider, targets, report);
         let read = self.providers.get(&provider)?;
         let around = Surroundings {
             defaults: self.defaults,
@@ -333,7 +336,8 @@ impl Found<'_> {
             files: Files { folder, read: self.sources.read_file },
             twins: self.sources.embedded,
         };
-        Some(read_agent(name, &table, place, &around, report))
+        let agent = read_agent(name, &table, place, &around, report);
+        Some(Agent { rank, targets, ..agent })
     }
 
     /// The agent's provider: the one it names, else the only one, else the embedded one.

@@ -20,6 +20,7 @@ pub mod reader;
 pub mod report;
 pub mod secret;
 pub mod serve;
+pub mod targets;
 pub mod template;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,9 @@ use crate::{
 
 use super::{
     breaker::read_breaker,
-    endpoint::{Endpoint, key_name, read_api_key, read_base_url, read_headers, read_query},
+    endpoint::{
+        Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_headers, read_paths, read_query,
+    },
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     problem::Origin,
@@ -36,15 +38,17 @@ const LATER: [&str; 10] = [
 ];
 
 /// Keys that only mean something over a network.
-const NETWORK_KEYS: [&str; 10] = [
+const NETWORK_KEYS: [&str; 12] = [
     "api_key",
     "api_key_env",
     "api_key_file",
+    "auth",
     "base_url",
     "connect_timeout",
     "flavor",
     "headers",
     "model",
+    "paths",
     "query",
     "stream_upstream",
 ];
@@ -104,6 +108,8 @@ pub enum ProviderBackend {
         flavor: Flavor,
         /// Whether requests to it stream.
         stream_upstream: StreamUpstream,
+        /// Where it has what.
+        paths: ModelPaths,
     },
 }
 
@@ -232,7 +238,7 @@ fn read_flavor(reader: &mut Reader<'_, '_>, kind: Kind) -> Flavor {
             reader.choice("flavor", Flavor::Any, &[("any", Flavor::Any), ("llama_cpp", Flavor::LlamaCpp)], &[])
         }
         Kind::Http => {
-            reader.unfit(&["flavor", "stream_upstream"], "is only for kind = \"openai\"");
+            reader.unfit(&["flavor", "paths", "stream_upstream"], "is only for kind = \"openai\"");
             Flavor::Any
         }
         Kind::Embedded => Flavor::Any,
@@ -274,12 +280,13 @@ fn read_backend(
     }
     let base_url = read_base_url(reader);
     let api_key = read_api_key(reader, folder);
+    let auth = read_auth(reader);
     let headers = read_headers(reader);
     let query = read_query(reader);
     if api_key.is_some() && headers.iter().any(|(name, _)| name == "authorization") {
         reader.refuse("headers", "must not hold `authorization` together with api_key_env or api_key_file");
     }
-    let endpoint = base_url.map(|base_url| Endpoint { base_url, api_key, headers, query, connect_timeout });
+    let endpoint = base_url.map(|base_url| Endpoint { base_url, api_key, auth, headers, query, connect_timeout });
     if kind == Kind::Http {
         return endpoint.map(ProviderBackend::Http);
     }
@@ -289,5 +296,6 @@ fn read_backend(
     };
     let words = [("always", StreamUpstream::Always), ("as_asked", StreamUpstream::AsAsked)];
     let stream_upstream = reader.choice("stream_upstream", default, &words, &[]);
-    endpoint.map(|endpoint| ProviderBackend::OpenAi { endpoint, flavor, stream_upstream })
+    let paths = read_paths(reader);
+    endpoint.map(|endpoint| ProviderBackend::OpenAi { endpoint, flavor, stream_upstream, paths })
 }

@@ -253,7 +253,12 @@ impl<'t, 'r> Reader<'t, 'r> {
     }
 
     fn is_off(&self, key: &str) -> bool {
-        matches!(self.table.get(key), Some(Node { value: Value::Text(text), .. }) if text == "off")
+        self.is_word(key, "off")
+    }
+
+    /// Whether `key` holds just this text.
+    pub(super) fn is_word(&self, key: &str, word: &str) -> bool {
+        matches!(self.table.get(key), Some(Node { value: Value::Text(text), .. }) if text == word)
     }
 
     fn given_duration(&mut self, key: &'static str) -> Option<Duration> {

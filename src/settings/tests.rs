@@ -11,7 +11,7 @@ use crate::{
 
 use super::{
     agent_backend::AgentBackend,
-    endpoint::TextSource,
+    endpoint::{AuthStyle, ModelPaths, TextSource},
     folder::{AgentFolder, ConfigFile},
     general::PlaceSharing,
     load::{Settings, Sources, Wanted, explain, load},
@@ -203,8 +203,11 @@ fn everything_that_is_set_arrives() {
     assert_eq!((settings.run.language, settings.run.places), (Language::Ko, PlaceSharing::Rounded));
     assert_eq!(settings.limits.reply_bytes_max, 1_000_000);
     let local = settings.provider("local").unwrap();
-    let ProviderBackend::OpenAi { endpoint, flavor, stream_upstream } = &local.backend else { panic!("{local:?}") };
+    let ProviderBackend::OpenAi { endpoint, flavor, stream_upstream, paths } = &local.backend else {
+        panic!("{local:?}")
+    };
     assert_eq!(endpoint.base_url, "http://127.0.0.1:8081/v1");
+    assert_eq!((paths, &endpoint.auth), (&ModelPaths::default(), &AuthStyle::Bearer));
     assert_eq!((*flavor, *stream_upstream), (Flavor::LlamaCpp, StreamUpstream::Always));
     assert_eq!(endpoint.connect_timeout, SECONDS(1));
     assert_eq!(endpoint.headers.len(), 2);
@@ -661,8 +664,13 @@ fn each_slip_is_named() {
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
         ),
+        // Targets, keys and paths.
+        (
+            draft("targets = ['a']"),
+            "agents.draft.targets[0] = \"a\": must be a table, as in { provider = \"a\", model = \"x\" }",
+        ),
+        (draft("targets = []"), "agents.draft.targets = []: must have 1 to 16 entries"),
         // What later versions know.
-        (draft("targets = ['a']"), "agents.draft.targets = [\"a\"]: is not built yet"),
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
         (breaker("probe = 'health'"), "agents.draft.breaker.probe = \"health\": is not built yet; built: off"),
@@ -936,5 +944,50 @@ fn an_agent_that_leans_on_the_embedded_provider_makes_no_second_one_for_the_othe
     let settings = given.load().unwrap_or_else(|error| panic!("{error}"));
     for (agent, provider) in [("alpha", "p"), ("draft", "embedded"), ("style", "p")] {
         assert_eq!(settings.agent(agent).map(|agent| agent.settings.provider.as_str()), Some(provider), "{agent}");
+    }
+}
+
+#[test]
+fn targets_and_the_ways_of_providers() {
+    let config = |agent: &str| {
+        format!(
+            "[providers.a]\nkind = 'openai'\nbase_url = 'http://a'\n[providers.b]\nkind = 'openai'\nbase_url = 'http://b'\nmodel = 'y'\n\
+             api_key_env = 'KEY'\nauth = {{ header = 'API-Key' }}\npaths = {{ chat = '/d/{{model}}/chat' }}\n[agents.w]\n{agent}"
+        )
+    };
+    for (targets, ranks) in [
+        ("{ provider = 'a', model = 'x' }, { provider = 'b' }", [(0, 1), (1, 1)]),
+        ("{ provider = 'a', model = 'x', weight = 3 }, { provider = 'b' }", [(0, 3), (0, 1)]),
+        ("{ provider = 'a', model = 'x', weight = 3, order = 2 }, { provider = 'b', order = 1 }", [(2, 3), (1, 1)]),
+    ] {
+        let settings = Given::config(&config(&format!("targets = [{targets}]\nmodel_names = ['gpt']"))).settings();
+        let agent = settings.agent("w").unwrap();
+        let first = (agent.settings.provider.as_str(), agent.settings.model.as_deref());
+        assert_eq!((first, agent.model_names.as_slice()), (("a", Some("x")), ["gpt".to_owned()].as_slice()));
+        let further = &agent.targets[0];
+        assert_eq!((further.provider.as_str(), further.model.as_deref()), ("b", Some("y")));
+        assert_eq!([agent.rank, further.rank].map(|rank| (rank.order, rank.weight)), ranks, "{targets}");
+        let ProviderBackend::OpenAi { endpoint, paths, .. } = &settings.provider("b").unwrap().backend else {
+            panic!()
+        };
+        assert_eq!(endpoint.auth, AuthStyle::Header("api-key".to_owned()));
+        assert_eq!(paths.chat.as_deref(), Some("/d/{model}/chat"));
+    }
+    for (targets, rule) in [
+        (
+            "{ provider = 'a', model = 'x' }, { provider = 'a', model = 'x' }",
+            "names the same provider and model as one before it",
+        ),
+        ("{ provider = 'a', model = 'x' }, { provider = 'c' }", "names a provider that is not there"),
+        ("{ provider = 'b' }, { provider = 'a' }", "must name a model"),
+        (
+            "{ provider = 'a', model = 'x', weight = 0 }",
+            "order must be a whole number from 0 to 1000, weight one from 1 to 1000",
+        ),
+        ("{ provider = 'a', model = 'x', x = 1 }", "knows only provider, model, order and weight"),
+    ] {
+        let error =
+            Given::config(&config(&format!("model = 'm'\nprovider = 'a'\ntargets = [{targets}]"))).load().unwrap_err();
+        assert!(error.to_string().contains(rule), "{targets}: {error}");
     }
 }

@@ -20,7 +20,10 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
     for provider in providers.iter_mut() {
         let name = &provider.settings.name;
         let path = key_path("providers", name.as_str());
-        let leaning: Vec<&Agent> = agents.iter().filter(|agent| agent.settings.provider == *name).collect();
+        let leans = |agent: &&Agent| {
+            agent.settings.provider == *name || agent.targets.iter().any(|target| target.provider == *name)
+        };
+        let leaning: Vec<&Agent> = agents.iter().filter(leans).collect();
         let timeouts: Vec<Timeouts> = leaning.iter().map(|agent| agent.settings.timeouts).collect();
         finish_breaker(&mut provider.settings.breaker, &path, &timeouts, instances, report);
         provider.settings.slots =

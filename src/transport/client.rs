@@ -141,9 +141,9 @@ impl fmt::Debug for ProviderOptions {
 /// The client of one provider.
 #[derive(Clone)]
 pub struct ProviderClient {
-    http: reqwest::Client,
+    pub(super) http: reqwest::Client,
     base_url: Url,
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     secrets: Arc<Vec<Secret>>,
     body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.

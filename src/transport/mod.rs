@@ -6,11 +6,12 @@ mod data_url;
 pub mod error_body;
 pub mod error_code;
 #[cfg(test)]
-mod fake_server;
+pub(crate) mod fake_server;
 mod hiding;
 pub mod http_agent;
 pub mod json_pointer;
 pub mod openai;
+pub mod pass_on;
 mod question;
 mod recording;
 pub mod secret;

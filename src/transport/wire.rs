@@ -60,6 +60,10 @@ impl Incoming {
         AnswerHead::read(self.response.status().as_u16(), &headers, u64::try_from(unix.as_millis()).unwrap_or(u64::MAX))
     }
 
+    pub(super) fn headers(&self) -> &reqwest::header::HeaderMap {
+        self.response.headers()
+    }
+
     pub(super) fn is_event_stream(&self) -> bool {
         let content_type = self.response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
         content_type.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"))

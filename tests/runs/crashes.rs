@@ -5,14 +5,18 @@ use std::sync::Arc;
 use serde_json::json;
 use watertight::{
     model::run::RunStatus,
-    runtime::engine::{Part, Runtime},
+    runtime::{
+        call::{CallContext, CallRequest},
+        engine::{Part, Runtime},
+    },
     workflow::{checked::Workflow, plan::why::Why},
 };
 
 use crate::{
     kit::{Answer, Scripted, call_later, settle},
     support::{
-        alone, assert_called_once, assert_idle, callers, chain, end, ms, runtime, s, start, start_with, workflow,
+        alone, answering, assert_called_once, assert_idle, callers, chain, end, ms, runtime, s, start, start_with,
+        workflow,
     },
 };
 
@@ -179,4 +183,31 @@ async fn an_agents_actor_that_dies_takes_no_call_under_way_with_it() {
     }
     assert_eq!(end(&run).await.status, RunStatus::Completed);
     assert_called_once(&backends);
+}
+
+/// A step whose attempt panics is sent once: nothing in a run sends it again, so it cannot kill twice by itself.
+#[tokio::test(start_paused = true)]
+async fn a_poisonous_step_does_not_loop() {
+    let (runtime, backends) = answering(&["a"], Answer::Panic).await;
+    let run = start(&runtime, &chain(&["a"]));
+    let record = end(&run).await;
+    let error = record.error.clone().unwrap();
+    assert_eq!((record.status, error.error_code.as_str()), (RunStatus::Failed, "AGENT_RESTARTED"));
+    tokio::time::sleep(s(3_600)).await;
+    assert_eq!(backends[0].count(), 1);
+    // A re-send of the same step, as a resumed run makes it, is the last one; a step knows its place in the run.
+    let key = backends[0].requests.lock().unwrap()[0].idempotency_key.clone();
+    for want in ["INTERNAL", "INTERNAL"] {
+        let context = CallContext {
+            run_id: Some(run.id().to_owned()),
+            idempotency_key: Some(key.clone()),
+            ..CallContext::default()
+        };
+        let request = CallRequest { context, ..CallRequest::of(serde_json::Value::Null) };
+        let error = runtime.agent("a").unwrap().call(request).await.unwrap_err();
+        assert_eq!(error.envelope.error_code.as_str(), want);
+    }
+    let letters = runtime.dead_letters();
+    assert_eq!((letters[0].run_id.as_deref(), letters[0].step.as_deref()), (Some(run.id()), Some("a/-/0")));
+    assert_eq!(backends[0].count(), 2);
 }

@@ -19,6 +19,7 @@ mod ageing;
 mod bulkhead;
 mod chaos;
 mod clock;
+mod dead_letters;
 mod gates;
 mod keys;
 mod lost;

@@ -14,7 +14,7 @@ use crate::{
         contract,
         envelope::{Envelope, ErrorCode},
     },
-    runtime::call::CallError,
+    runtime::{call::CallError, journal::JournalError},
 };
 
 /// What the caller's own layers may do.
@@ -130,6 +130,16 @@ impl From<CallError> for Failure {
     fn from(error: CallError) -> Self {
         let try_again = if error.exhausted { TryAgain::Exhausted } else { TryAgain::AsSaid };
         Self { envelope: error.envelope, try_again }
+    }
+}
+
+impl From<JournalError> for Failure {
+    fn from(error: JournalError) -> Self {
+        if error == JournalError::Closed {
+            return Self::shutting_down();
+        }
+        tracing::error!(%error, "the journal");
+        Self::with_status(ErrorCode::Internal, StatusCode::SERVICE_UNAVAILABLE, error.to_string())
     }
 }
 

@@ -3,4 +3,6 @@
 pub mod body;
 pub mod dress;
 pub mod failure;
+pub mod query;
+pub mod sse;
 pub mod trace;

@@ -1,0 +1,193 @@
+//! `POST /v1/agents/{name}/call`: one supervised call of an agent, by the contract that agents themselves are called with. Who leaves
+//! cancels.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::{HeaderMap, HeaderName, HeaderValue, header},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::Instant};
+use utoipa::ToSchema;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    model::run::AttemptRecord,
+    runtime::call::{CallError, CallReply, CallRequest},
+    serve::{
+        access::caller::Caller,
+        answer::{
+            body::Json,
+            failure::Failure,
+            query::{InPath, idempotency_key},
+            sse,
+        },
+        caps::Place,
+        state::AppState,
+    },
+};
+
+/// The agent that answered.
+pub const AGENT: &str = "x-watertight-agent";
+/// How many exchanges it took.
+pub const ATTEMPTS: &str = "x-watertight-attempts";
+/// Milliseconds that were ours.
+pub const OVERHEAD_MS: &str = "x-watertight-overhead-ms";
+/// Pieces that wait for a slow reader before the agent is slowed down.
+const DELTAS_MAX: usize = 64;
+
+/// A call.
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct CallBody {
+    /// The agent's input.
+    #[schema(value_type = Object)]
+    pub input: Value,
+}
+
+type Calling = Pin<Box<dyn Future<Output = Result<CallReply, CallError>> + Send>>;
+
+/// The routes.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(call))
+}
+
+/// Calls an agent through all its guards. With `Accept: text/event-stream` pieces come as they are made.
+#[utoipa::path(post, path = "/v1/agents/{name}/call", tag = "agents", request_body = CallBody,
+    responses((status = 200, body = Object), (status = 404), (status = 503)))]
+pub(crate) async fn call(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(name): InPath<String>,
+    headers: HeaderMap,
+    Json(body): Json<CallBody>,
+) -> Result<Response, Failure> {
+    state.ending.check()?;
+    let place = state.caps.call()?;
+    let runtime = state.runtime().await?;
+    let agent = runtime.agent(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
+    let wants_stream = headers.get(header::ACCEPT).is_some_and(|accept| {
+        accept.to_str().is_ok_and(|text| text.to_ascii_lowercase().contains("text/event-stream"))
+    });
+    let (sender, deltas) = if wants_stream {
+        let (sender, deltas) = mpsc::channel(DELTAS_MAX);
+        (Some(sender), Some(deltas))
+    } else {
+        (None, None)
+    };
+    let context = caller.call_context(&*runtime.clock(), idempotency_key(&headers)?);
+    let request = CallRequest { input: Arc::new(body.input), context, deltas: sender, retried: None, relay: None };
+    let begun = Instant::now();
+    let calling: Calling = Box::pin(async move { agent.call(request).await });
+    match deltas {
+        None => {
+            let result = calling.await;
+            drop(place);
+            Ok(plain(&name, begun, result))
+        }
+        Some(deltas) => Ok(streamed(&state, name, begun, Streaming { calling, deltas, ended: None, place }).await),
+    }
+}
+
+fn plain(agent: &str, begun: Instant, result: Result<CallReply, CallError>) -> Response {
+    let attempts = match &result {
+        Ok(reply) => reply.attempts.clone(),
+        Err(error) => error.attempts.clone(),
+    };
+    let mut answer = match result {
+        Ok(reply) => Answer(closing(&reply)).into_response(),
+        Err(error) => Failure::from(error).into_response(),
+    };
+    tell(answer.headers_mut(), agent, begun, Some(&attempts));
+    answer
+}
+
+/// Says what the call took. In a stream, whose headers go first, only what is known by then.
+fn tell(headers: &mut HeaderMap, agent: &str, begun: Instant, attempts: Option<&[AttemptRecord]>) {
+    let mut put = |name: &'static str, text: String| {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    };
+    put(AGENT, agent.to_owned());
+    if let Some(attempts) = attempts {
+        let theirs: u64 = attempts.iter().map(|attempt| attempt.duration_ms).sum();
+        let all = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        put(ATTEMPTS, attempts.len().to_string());
+        put(OVERHEAD_MS, all.saturating_sub(theirs).to_string());
+    }
+}
+
+fn closing(reply: &CallReply) -> Value {
+    match reply.usage {
+        Some(usage) => json!({ "output": reply.output, "usage": usage }),
+        None => json!({ "output": reply.output }),
+    }
+}
+
+/// A call whose pieces are handed on. Dropping it cancels the call.
+struct Streaming {
+    calling: Calling,
+    deltas: mpsc::Receiver<String>,
+    ended: Option<Result<CallReply, CallError>>,
+    #[allow(dead_code, reason = "held for its drop")]
+    place: Place,
+}
+
+enum Next {
+    Delta(String),
+    Ended(Result<CallReply, CallError>),
+    Gone,
+}
+
+impl Streaming {
+    /// The next piece, and after all of them the end. Loses nothing when it is dropped while it waits.
+    async fn next(&mut self) -> Next {
+        loop {
+            if self.ended.is_some() {
+                // The call has let go of its sender: what is left in the channel comes first.
+                if let Some(delta) = self.deltas.recv().await {
+                    return Next::Delta(delta);
+                }
+                return self.ended.take().map_or(Next::Gone, Next::Ended);
+            }
+            tokio::select! {
+                biased;
+                Some(delta) = self.deltas.recv() => return Next::Delta(delta),
+                ended = &mut self.calling => self.ended = Some(ended),
+            }
+        }
+    }
+}
+
+/// A stream of deltas. Until the first one nothing has been sent, so an early failure still has its own status.
+async fn streamed(state: &AppState, agent: String, begun: Instant, mut streaming: Streaming) -> Response {
+    let first = match streaming.next().await {
+        Next::Ended(result @ Err(_)) => return plain(&agent, begun, result),
+        first => first,
+    };
+    let ping = state.settings.ping;
+    let frames = stream::unfold(Some((streaming, Some(first))), move |held| async move {
+        let (mut streaming, first) = held?;
+        let next = match first {
+            Some(first) => first,
+            None => match tokio::time::timeout(ping, streaming.next()).await {
+                Ok(next) => next,
+                Err(_) => return Some((sse::PING.to_owned(), Some((streaming, None)))),
+            },
+        };
+        match next {
+            Next::Delta(text) => Some((sse::data(&json!({ "delta": text })), Some((streaming, None)))),
+            Next::Ended(Ok(reply)) => Some((sse::data(&closing(&reply)), None)),
+            Next::Ended(Err(error)) => Some((sse::named("error", &error.envelope.to_wire()), None)),
+            Next::Gone => None,
+        }
+    });
+    let mut answer = sse::answer(frames);
+    tell(answer.headers_mut(), &agent, begun, None);
+    answer
+}

@@ -1,0 +1,45 @@
+//! Event streams: frames and their answer. Knows no events.
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderValue, header},
+    response::Response,
+};
+use futures_util::{Stream, StreamExt as _};
+use serde::Serialize;
+
+/// What a stream says before it is cut because the node stops.
+pub const RECONNECT: &str = "retry: 1000\n: this node is stopping, connect again\n\n";
+/// A line that nobody reads: it shows that the stream is alive.
+pub const PING: &str = ": ping\n\n";
+
+/// A frame of one JSON value without a name.
+pub fn data(value: &impl Serialize) -> String {
+    format!("data: {}\n\n", json(value))
+}
+
+/// A frame with a name.
+pub fn named(name: &str, value: &impl Serialize) -> String {
+    format!("event: {name}\ndata: {}\n\n", json(value))
+}
+
+/// A frame with id and name.
+pub fn numbered(id: u64, name: &str, value: &impl Serialize) -> String {
+    format!("id: {id}\nevent: {name}\ndata: {}\n\n", json(value))
+}
+
+/// JSON on one line, as our own shapes always are.
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".to_owned())
+}
+
+/// The answer of a stream of frames. Nothing between here and the reader may hold frames back.
+pub fn answer(frames: impl Stream<Item = String> + Send + 'static) -> Response {
+    let pieces = frames.map(|frame| Ok::<_, std::convert::Infallible>(Bytes::from(frame)));
+    let mut answer = Response::new(Body::from_stream(pieces));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    answer
+}

@@ -1,0 +1,199 @@
+//! A relayed answer on its way out: whole, or as a stream that ends with its last mark, or with an error event and no mark. While a
+//! stream's first content is long in coming, comments keep the connection alive: from the first of them on the status is decided (200),
+//! and a failure can only be told as an event. Dropping the answer drops the call, and with it everything upstream.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderName, HeaderValue, header},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream;
+use tokio::sync::mpsc;
+
+use crate::{
+    model::contract,
+    runtime::{
+        call::{CallError, CallReply},
+        relay::{RelayBegan, RelayPiece},
+    },
+    serve::{
+        answer::failure::Failure,
+        caps::{BodyRoom, Place},
+    },
+};
+
+use super::shape::in_openai_words;
+
+/// After so long without content a stream shows that it is alive, and again after as long.
+pub(super) const ALIVE_AFTER: Duration = Duration::from_secs(15);
+/// What it shows.
+const ALIVE: &[u8] = b": still waiting for the first token\n\n";
+
+/// A call that is under way for a client.
+pub(super) struct UnderWay {
+    pub(super) call: Pin<Box<dyn Future<Output = Result<CallReply, CallError>> + Send>>,
+    pub(super) pieces: mpsc::Receiver<RelayPiece>,
+    pub(super) agent: String,
+    pub(super) started: Instant,
+    /// Given back when the answer is out, or nobody wants it any more.
+    #[allow(dead_code, reason = "held for its drop")]
+    pub(super) held: (Place, BodyRoom),
+}
+
+/// The whole answer.
+pub(super) async fn whole(mut under_way: UnderWay) -> Response {
+    let result = under_way.call.as_mut().await;
+    let elapsed = under_way.started.elapsed();
+    let reply = match result {
+        Ok(reply) => reply,
+        Err(error) => return failed(error, &under_way.agent, elapsed),
+    };
+    let Ok(RelayPiece::Whole(body)) = under_way.pieces.try_recv() else {
+        return Failure::internal("a relayed call ended well without an answer").into_response();
+    };
+    let mut answer = Response::new(Body::from(body));
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let told = Told {
+        call_id: Some(reply.call_id.as_str()),
+        agent: &under_way.agent,
+        attempts: reply.attempts.len(),
+        fallback: reply.fallback.as_deref(),
+        overhead: elapsed.saturating_sub(reply.spent),
+    };
+    told.write(&mut answer);
+    answer
+}
+
+/// The answer as a stream, or the error that came before its first content.
+pub(super) async fn streamed(mut under_way: UnderWay) -> Response {
+    let waiting = tokio::time::sleep(ALIVE_AFTER);
+    tokio::pin!(waiting);
+    let first = tokio::select! {
+        biased;
+        piece = under_way.pieces.recv() => piece,
+        result = under_way.call.as_mut() => match result {
+            Err(error) => return failed(error, &under_way.agent, under_way.started.elapsed()),
+            // It ended between two looks: what it sent is still there.
+            Ok(_) => return flowing(under_way, None, Call::Ended(None)),
+        },
+        () = &mut waiting => return flowing(under_way, None, Call::Waits),
+    };
+    match first {
+        Some(RelayPiece::Began(began)) => flowing(under_way, Some(&began), Call::Runs),
+        Some(RelayPiece::Frame(_) | RelayPiece::Whole(_)) => {
+            Failure::internal("a relayed stream began without its head").into_response()
+        }
+        // Nobody sends any more: the call is about to say why.
+        None => match under_way.call.as_mut().await {
+            Err(error) => failed(error, &under_way.agent, under_way.started.elapsed()),
+            Ok(_) => Failure::internal("a relayed stream ended well without a frame").into_response(),
+        },
+    }
+}
+
+fn failed(error: CallError, agent: &str, elapsed: Duration) -> Response {
+    let (call_id, attempts, spent) = (error.call_id.clone(), error.attempts.len(), error.spent);
+    let mut answer = Failure::from(error).into_response();
+    let overhead = elapsed.saturating_sub(spent);
+    Told { call_id: call_id.as_deref(), agent, attempts, fallback: None, overhead }.write(&mut answer);
+    answer
+}
+
+/// Where the call behind a stream stands.
+enum Call {
+    /// Nothing of its answer is out but signs of life.
+    Waits,
+    /// Its answer has begun.
+    Runs,
+    /// It has ended; an error that was not told yet.
+    Ended(Option<CallError>),
+}
+
+fn flowing(under_way: UnderWay, began: Option<&RelayBegan>, call: Call) -> Response {
+    let elapsed = under_way.started.elapsed();
+    let agent = under_way.agent.clone();
+    let first = matches!(call, Call::Waits).then(|| Bytes::from_static(ALIVE));
+    let frames = stream::unfold((under_way, call, first), |(mut under_way, mut call, first)| async move {
+        let bytes = match first {
+            Some(bytes) => bytes,
+            None => next(&mut under_way, &mut call).await?,
+        };
+        Some((Ok::<_, Infallible>(bytes), (under_way, call, None)))
+    });
+    let mut answer = Response::new(Body::from_stream(frames));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    let told = Told {
+        call_id: began.map(|began| began.call_id.as_str()),
+        agent: &agent,
+        attempts: began.map_or(0, |began| began.attempt as usize),
+        fallback: began.and_then(|began| began.fallback.as_deref()),
+        overhead: began.map_or(Duration::ZERO, |began| elapsed.saturating_sub(began.waited)),
+    };
+    told.write(&mut answer);
+    answer
+}
+
+/// The next bytes of a stream, `None` at its end.
+async fn next(under_way: &mut UnderWay, call: &mut Call) -> Option<Bytes> {
+    loop {
+        if let Call::Ended(error) = call {
+            // What was sent before the end comes first.
+            return match under_way.pieces.try_recv() {
+                Ok(RelayPiece::Frame(frame)) => Some(frame),
+                Ok(_) => continue,
+                Err(_) => error.take().map(|error| error_event(&error)),
+            };
+        }
+        let alive = matches!(call, Call::Waits);
+        tokio::select! {
+            biased;
+            Some(piece) = under_way.pieces.recv() => match piece {
+                RelayPiece::Began(_) => *call = Call::Runs,
+                RelayPiece::Frame(frame) => return Some(frame),
+                RelayPiece::Whole(_) => {}
+            },
+            result = under_way.call.as_mut() => *call = Call::Ended(result.err()),
+            () = tokio::time::sleep(ALIVE_AFTER), if alive => return Some(Bytes::from_static(ALIVE)),
+        }
+    }
+}
+
+/// The last that a client hears of a stream that failed: no mark of an end follows.
+fn error_event(error: &CallError) -> Bytes {
+    Bytes::from(format!("data: {}\n\n", in_openai_words(&error.envelope)))
+}
+
+/// What every answer tells of its call.
+struct Told<'a> {
+    call_id: Option<&'a str>,
+    agent: &'a str,
+    attempts: usize,
+    fallback: Option<&'a str>,
+    overhead: Duration,
+}
+
+impl Told<'_> {
+    fn write(&self, answer: &mut Response) {
+        let attempts = (self.attempts > 0).then(|| self.attempts.to_string());
+        let overhead = format!("{:.2}", self.overhead.as_secs_f64() * 1_000.0);
+        for (name, value) in [
+            (contract::CALL_ID, self.call_id),
+            (contract::AGENT, Some(self.agent)),
+            (contract::ATTEMPTS, attempts.as_deref()),
+            (contract::FALLBACK, self.fallback),
+            (contract::OVERHEAD_MS, Some(overhead.as_str())),
+        ] {
+            if let Some(value) = value.and_then(|text| HeaderValue::from_str(text).ok()) {
+                answer.headers_mut().insert(HeaderName::from_static(name), value);
+            }
+        }
+    }
+}

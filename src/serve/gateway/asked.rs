@@ -1,0 +1,108 @@
+//! What a request in OpenAI's shape says that concerns us: model, form of the answer, who it is for. Everything else is not looked at.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{
+    model::raw_object::RawObject,
+    runtime::relay::{RelayForm, RelayKind, StreamUsage},
+    serve::{
+        access::caller::{Caller, Named},
+        answer::failure::Failure,
+    },
+    settings::keys::Acting,
+};
+
+use super::shape::PARAM;
+
+/// What a request says.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) body: Arc<RawObject>,
+    pub(super) model: String,
+    pub(super) form: RelayForm,
+}
+
+impl Asked {
+    /// Reads a body.
+    pub(super) fn read(kind: RelayKind, bytes: &[u8]) -> Result<Self, Failure> {
+        let body = RawObject::try_new(bytes.to_vec()).map_err(|error| Failure::invalid(error.to_string()))?;
+        let wrong = |key: &str, rule: &str| Failure::invalid(format!("`{key}` {rule}")).with_detail(PARAM, key);
+        let model = match body.get("model") {
+            None => return Err(wrong("model", "is missing")),
+            Some(_) => body.text("model").ok_or_else(|| wrong("model", "must be a text"))?,
+        };
+        let content = match kind {
+            RelayKind::Chat => "messages",
+            RelayKind::Embeddings => "input",
+        };
+        if body.get(content).is_none() {
+            return Err(wrong(content, "is missing"));
+        }
+        let streams = match body.get("stream") {
+            None | Some("null" | "false") => false,
+            Some("true") if kind == RelayKind::Chat => true,
+            Some("true") => return Err(wrong("stream", "is not for embeddings")),
+            Some(_) => return Err(wrong("stream", "must be true or false")),
+        };
+        let form = if streams { RelayForm::Stream { usage: usage_of(&body) } } else { RelayForm::Whole };
+        Ok(Self { body: Arc::new(body), model, form })
+    }
+
+    /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
+    /// model server's business.
+    pub(super) fn caller(&self, caller: Caller) -> Result<Caller, Failure> {
+        // A number is what some servers take themselves; only a word can be one of our classes.
+        let priority = self.body.text("priority");
+        let speaks = caller.key.as_ref().is_some_and(|key| key.acting == Acting::ForOthers);
+        let metadata = self.body.get("metadata").and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let of = |key: &str| {
+            let named = metadata.as_ref().and_then(|metadata| metadata.get(key)).and_then(Value::as_str);
+            named.filter(|_| speaks).map(str::to_owned)
+        };
+        let user = self.body.text("user").filter(|user| speaks && !user.is_empty()).or_else(|| of("user"));
+        caller.naming(Named { tenant: of("tenant"), feature: of("feature"), priority, user })
+    }
+}
+
+fn usage_of(body: &RawObject) -> StreamUsage {
+    let options = body.get("stream_options").and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let wanted = options.as_ref().and_then(|options| options.get("include_usage")).and_then(Value::as_bool);
+    if wanted == Some(true) { StreamUsage::Wanted } else { StreamUsage::Unwanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_requests_say() {
+        let stream = |usage| Ok(RelayForm::Stream { usage });
+        for (kind, body, want) in [
+            (RelayKind::Chat, r#"{"model":"m","messages":[]}"#, Ok(RelayForm::Whole)),
+            (RelayKind::Chat, r#"{"model":"m","messages":[],"stream":null}"#, Ok(RelayForm::Whole)),
+            (RelayKind::Chat, r#"{"model":"m","messages":[],"stream":true}"#, stream(StreamUsage::Unwanted)),
+            (
+                RelayKind::Chat,
+                r#"{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}"#,
+                stream(StreamUsage::Wanted),
+            ),
+            (RelayKind::Chat, r#"{"model":"m","messages":[],"stream":"yes"}"#, Err("stream")),
+            (RelayKind::Chat, r#"{"messages":[]}"#, Err("model")),
+            (RelayKind::Chat, r#"{"model":7,"messages":[]}"#, Err("model")),
+            (RelayKind::Chat, r#"{"model":"m"}"#, Err("messages")),
+            (RelayKind::Embeddings, r#"{"model":"m","input":["a"]}"#, Ok(RelayForm::Whole)),
+            (RelayKind::Embeddings, r#"{"model":"m","input":"a","stream":true}"#, Err("stream")),
+            (RelayKind::Embeddings, r#"{"model":"m"}"#, Err("input")),
+            (RelayKind::Chat, "[]", Err("")),
+            (RelayKind::Chat, r#"{"model":"m","model":"n","messages":[]}"#, Err("")),
+        ] {
+            let asked = Asked::read(kind, body.as_bytes()).map(|asked| asked.form).map_err(|failure| {
+                assert_eq!(failure.envelope.http_status, 400);
+                failure.envelope.details.get(PARAM).and_then(Value::as_str).unwrap_or_default().to_owned()
+            });
+            assert_eq!(asked, want.map_err(str::to_owned), "{body}");
+        }
+    }
+}

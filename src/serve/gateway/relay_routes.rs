@@ -1,0 +1,115 @@
+//! `POST /v1/chat/completions` and `POST /v1/embeddings`: who asks, for which agent, in which form. The answer is `answer`'s.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::HeaderMap,
+    response::Response,
+};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::{
+    model::contract,
+    runtime::{
+        call::CallRequest,
+        relay::{RELAY_PIECES_MAX, Relay, RelayForm, RelayKind},
+    },
+    serve::{
+        access::caller::Caller,
+        answer::{
+            body::{expect_json, read_whole},
+            failure::Failure,
+        },
+        state::AppState,
+    },
+};
+
+use super::{
+    answer::{self, UnderWay},
+    asked::Asked,
+    models::Gateway,
+};
+
+/// A caller's own key of a request is taken up to this length.
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+
+/// A chat completion, plain or as a stream.
+#[utoipa::path(post, path = "/v1/chat/completions", tag = "gateway",
+    request_body(content = String, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
+    responses((status = 200, description = "OpenAI's answer, as the model's server gave it"), (status = "default", description = "OpenAI's error with our envelope in it")))]
+pub(crate) async fn chat(
+    State(state): State<AppState>,
+    Extension(gateway): Extension<Arc<Gateway>>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Failure> {
+    relayed(RelayKind::Chat, &state, &gateway, caller, request).await
+}
+
+/// Embeddings of one text or many.
+#[utoipa::path(post, path = "/v1/embeddings", tag = "gateway",
+    request_body(content = String, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
+    responses((status = 200, description = "OpenAI's answer, as the model's server gave it"), (status = "default", description = "OpenAI's error with our envelope in it")))]
+pub(crate) async fn embeddings(
+    State(state): State<AppState>,
+    Extension(gateway): Extension<Arc<Gateway>>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Failure> {
+    relayed(RelayKind::Embeddings, &state, &gateway, caller, request).await
+}
+
+async fn relayed(
+    kind: RelayKind,
+    state: &AppState,
+    gateway: &Gateway,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Failure> {
+    state.ending.check()?;
+    expect_json(request.headers())?;
+    let place = state.caps.call()?;
+    let idempotency_key = idempotency_key(request.headers())?;
+    let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
+    // From here on the time is ours: how long a client takes to send is its own.
+    let started = Instant::now();
+    let asked = Asked::read(kind, &body.bytes)?;
+    let caller = asked.caller(caller)?;
+    let agent = gateway.agent_of(&asked.model)?;
+    let runtime = state.runtime().await?;
+    let handle = runtime.agent(agent.as_str()).filter(crate::runtime::handle::AgentHandle::relays);
+    let handle = handle.ok_or_else(|| Failure::internal(format_args!("agent {agent} does not relay")))?;
+    let context = caller.call_context(&*runtime.clock(), idempotency_key);
+    drop(runtime);
+    let (out, pieces) = mpsc::channel(RELAY_PIECES_MAX);
+    let form = asked.form;
+    let relay = Relay { kind, form, body: asked.body, out, fallback: None };
+    let call = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
+    let under_way = UnderWay {
+        call: Box::pin(async move { handle.call(call).await }),
+        pieces,
+        agent: agent.to_string(),
+        started,
+        held: (place, body.room),
+    };
+    Ok(match form {
+        RelayForm::Whole => answer::whole(under_way).await,
+        RelayForm::Stream { .. } => answer::streamed(under_way).await,
+    })
+}
+
+/// The caller's own key, if it sent one.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
+    let Some(value) = headers.get(contract::IDEMPOTENCY_KEY) else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
+    let rule = || {
+        Failure::invalid(format!(
+            "header {} must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters",
+            contract::IDEMPOTENCY_KEY
+        ))
+    };
+    text.map(|text| Some(text.to_owned())).ok_or_else(rule)
+}

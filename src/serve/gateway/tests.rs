@@ -1,0 +1,300 @@
+//! The gateway's routes as a client sees them, in front of a server in the test's hand.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::{Request, Response},
+};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::{door, models::Gateway};
+use crate::{
+    model::name::Name,
+    runtime::{
+        engine::Runtime,
+        settings::{AgentSettings, ProviderSettings, Timeouts},
+    },
+    serve::{
+        access::{keys::KeyRing, signature::Signer},
+        caps::Caps,
+        router::router,
+        state::{AppState, Door, Ending, Service},
+        tests::support::without_runs,
+    },
+    settings::{general::Limits, serve::ServeSettings},
+    transport::{
+        client::{ProviderClient, ProviderOptions},
+        fake_server::{FakeServer, Step, answer, stream, stream_head},
+        openai::{
+            backend::OpenAiAgent,
+            settings::{OpenAiSettings, StreamUpstream},
+        },
+    },
+};
+
+const SAID: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ok \"}}]}\n\n";
+const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
+
+fn state() -> AppState {
+    let settings = ServeSettings::default();
+    AppState::new(Service {
+        caps: Caps::new(&settings),
+        settings,
+        keys: KeyRing::default(),
+        limits: Limits::default(),
+        workflows: std::collections::BTreeMap::new(),
+        door: Door::default(),
+        run_deadline: None,
+        signer: Signer::of_chance().unwrap(),
+        ending: Ending::default(),
+        metrics: None,
+    })
+}
+
+/// A service with agent `fast` (also `gpt`) in front of `server`, whose calls are tried so often.
+async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
+    let name = |text: &str| Name::try_new(text).unwrap();
+    let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
+    let settings = OpenAiSettings {
+        model: "qwen".to_owned(),
+        prompt: "x".to_owned(),
+        stream_upstream: StreamUpstream::AsAsked,
+        ..OpenAiSettings::default()
+    };
+    let backend = OpenAiAgent::try_new(Arc::clone(&client), settings).unwrap();
+    let mut agent = AgentSettings::new(name("fast"), name("local"));
+    agent.retry.attempts_max = attempts_max;
+    agent.timeouts =
+        Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
+    let builder = Runtime::builder().seed(7).provider(ProviderSettings::new(name("local")));
+    let runtime = builder.agent(agent, Arc::new(backend)).start().await.unwrap();
+    let state = state();
+    state.door.open(without_runs(runtime));
+    let mut gateway = Gateway::default();
+    gateway.add_model("fast", &name("fast"));
+    gateway.add_model("gpt", &name("fast"));
+    gateway.add_service(&name("fast"), client);
+    router(state, door::routes(gateway))
+}
+
+fn post(path: &str, body: &str) -> Request<Body> {
+    let request = Request::post(path).header("content-type", "application/json");
+    request.header("authorization", "Bearer sk-the-clients-own").body(Body::from(body.to_owned())).unwrap()
+}
+
+fn ask(form: &str) -> Request<Body> {
+    post("/v1/chat/completions", &format!(r#"{{"model":"gpt","messages":[]{form}}}"#))
+}
+
+fn header<'a>(answer: &'a Response<Body>, name: &str) -> &'a str {
+    answer.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+async fn text(answer: Response<Body>) -> String {
+    String::from_utf8(to_bytes(answer.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
+}
+
+const STREAM: &str = r#","stream":true"#;
+
+#[tokio::test]
+async fn a_plain_answer_and_what_is_told_of_it() {
+    let server = FakeServer::start(vec![answer(200, "content-type: application/json\r\n", WHOLE)]).await;
+    let service = serving(&server, 1).await;
+    let answer = service.clone().oneshot(ask("")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), header(&answer, "x-watertight-agent")), (200, "fast"));
+    assert_eq!((header(&answer, "x-watertight-attempts"), header(&answer, "x-watertight-fallback")), ("1", ""));
+    assert!(!header(&answer, "x-watertight-call-id").is_empty());
+    assert!(header(&answer, "x-watertight-overhead-ms").parse::<f64>().unwrap() < 1_000.0);
+    assert_eq!(text(answer).await, WHOLE);
+    assert!(!server.requests().concat().contains("sk-the-clients-own"), "a client's key is nobody's business upstream");
+}
+
+#[tokio::test]
+async fn errors_keep_status_wait_and_words() {
+    let error = |status: u16, headers: &str| {
+        answer(status, headers, r#"{"error":{"message":"mock","type":"mock","code":"x"}}"#)
+    };
+    for (status, headers, attempts, retry_after, kind, should_retry) in [
+        (429, "retry-after: 2\r\n", 1, "2", "rate_limit_error", "false"),
+        (500, "", 2, "", "server_error", "false"),
+        (400, "", 3, "", "invalid_request_error", "false"),
+    ] {
+        let server = FakeServer::start(vec![error(status, headers)]).await;
+        let service = serving(&server, attempts).await;
+        let answer = service.clone().oneshot(ask("")).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status);
+        assert_eq!((header(&answer, "retry-after"), header(&answer, "x-should-retry")), (retry_after, should_retry));
+        let tried = if status == 400 { "1".to_owned() } else { attempts.to_string() };
+        assert_eq!(header(&answer, "x-watertight-attempts"), tried);
+        let body: Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert_eq!((&body["error"]["type"], &body["error"]["code"]), (&json!(kind), &json!("x")));
+        assert_eq!(body["error"]["watertight"]["error_code"], "AGENT_ERROR");
+    }
+}
+
+/// B38: four tries of ours and a client that does as it is told make four requests.
+#[tokio::test]
+async fn layers_of_retries_do_not_multiply() {
+    let server = FakeServer::start(vec![answer(500, "", "{}")]).await;
+    let service = serving(&server, 4).await;
+    for tried in 1..=4 {
+        let answer = service.clone().oneshot(ask("")).await.unwrap();
+        if header(&answer, "x-should-retry") == "false" {
+            assert_eq!(tried, 1);
+            break;
+        }
+    }
+    assert_eq!(server.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn streams_that_end_well_and_that_do_not() {
+    let error = "data: {\"error\":{\"message\":\"mid-stream\",\"type\":\"server_error\",\"code\":\"500\"}}\n\n";
+    for (sent, whole) in [
+        (vec![SAID, STOP, "data: [DONE]\n\n"], true),
+        (vec![SAID, SAID, SAID], false),
+        (vec![SAID, error, "data: [DONE]\n\n"], false),
+    ] {
+        let server = FakeServer::start(vec![stream(&sent.concat())]).await;
+        let service = serving(&server, 3).await;
+        let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
+        assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (200, "text/event-stream"));
+        let text = text(answer).await;
+        assert!(text.starts_with(SAID), "{text}");
+        assert_eq!(text.ends_with("data: [DONE]\n\n"), whole, "{text}");
+        assert_eq!(text.contains("[DONE]"), whole, "{text}");
+        if !whole {
+            let last = text.trim_end().rsplit("data: ").next().unwrap();
+            let event: Value = serde_json::from_str(last).unwrap();
+            assert_eq!(event["error"]["type"], "server_error", "{event}");
+        }
+        assert_eq!(server.requests().len(), 1, "nothing is repeated once it is out");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_before_its_content_is_an_error_with_its_status() {
+    let busy = "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n";
+    let server = FakeServer::start(vec![stream(busy)]).await;
+    let service = serving(&server, 1).await;
+    let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
+    assert_eq!((answer.status().as_u16(), header(&answer, "content-type")), (503, "application/json"));
+    let server = FakeServer::start(vec![stream(busy), stream(&[SAID, STOP].concat())]).await;
+    let service = serving(&server, 2).await;
+    let answer = service.clone().oneshot(ask(STREAM)).await.unwrap();
+    assert_eq!((answer.status().as_u16(), header(&answer, "x-watertight-attempts")), (200, "2"));
+}
+
+/// B32: whoever leaves stops the other side within a second: plain, a stream, a stream before its first token, a retry's wait.
+#[tokio::test]
+async fn who_leaves_stops_the_model() {
+    for (form, steps) in [
+        ("", vec![Step::UntilClosed]),
+        (STREAM, vec![Step::UntilClosed]),
+        (STREAM, vec![stream_head(), Step::Send(SAID.as_bytes().to_vec()), Step::UntilClosed]),
+    ] {
+        let mut server = FakeServer::start(vec![steps]).await;
+        let service = serving(&server, 1).await;
+        let asking = async {
+            let answer = service.clone().oneshot(ask(form)).await.unwrap();
+            text(answer).await
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
+        assert!(server.sees_client_leave().await, "{form}");
+    }
+    let server = FakeServer::start(vec![answer(503, "retry-after: 1\r\n", "{}")]).await;
+    let waiting = serving(&server, 3).await.oneshot(ask(""));
+    assert!(tokio::time::timeout(Duration::from_millis(300), waiting).await.is_err());
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(server.requests().len(), 1, "nothing further is sent for whoever left");
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be() {
+    let server = FakeServer::start(vec![]).await;
+    let service = serving(&server, 1).await;
+    let chat = "/v1/chat/completions";
+    for (path, body, status, param) in [
+        (chat, "{", 400, Value::Null),
+        (chat, "[]", 400, Value::Null),
+        (chat, "{\"model\":\"gpt\",\"messages\":[],\"model\":\"x\"}", 400, Value::Null),
+        (chat, "{\"messages\":[]}", 400, json!("model")),
+        (chat, "{\"model\":\"gpt-9\",\"messages\":[]}", 404, json!("model")),
+        ("/v1/embeddings", "{\"model\":\"gpt\"}", 400, json!("input")),
+    ] {
+        let answer = service.clone().oneshot(post(path, body)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{body}");
+        let told: Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert_eq!(
+            (&told["error"]["type"], &told["error"]["param"]),
+            (&json!("invalid_request_error"), &param),
+            "{body}"
+        );
+        if status == 404 {
+            assert_eq!(told["error"]["code"], "model_not_found");
+            assert!(told["error"]["message"].as_str().unwrap().contains("fast, gpt"), "{told}");
+        }
+    }
+    assert!(server.requests().is_empty());
+    let get = |path: &str| Request::get(path).body(Body::empty()).unwrap();
+    let listed: Value =
+        serde_json::from_str(&text(service.clone().oneshot(get("/v1/models")).await.unwrap()).await).unwrap();
+    assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["owned_by"]), (&json!("fast"), &json!("fast")));
+    assert_eq!(service.clone().oneshot(get("/v1/models/gpt")).await.unwrap().status().as_u16(), 200);
+    assert_eq!(service.oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
+}
+
+#[tokio::test]
+async fn an_existing_service_behind_its_guards() {
+    let odd = "content-type: text/plain\r\nx-own: yes\r\n";
+    let server = FakeServer::start(vec![answer(418, odd, "teapot \u{1F980}")]).await;
+    let service = serving(&server, 3).await;
+    let request = Request::patch("/agents/fast/a%20b/c?x=1&y=%2F")
+        .header("x-mine", "1")
+        .header("connection", "x-hop")
+        .header("x-hop", "1")
+        .header("x-watertight-tenant", "acme")
+        .body(Body::from("bytes"))
+        .unwrap();
+    let answer = service.clone().oneshot(request).await.unwrap();
+    assert_eq!((answer.status().as_u16(), header(&answer, "x-own")), (418, "yes"));
+    assert_eq!(header(&answer, "x-watertight-agent"), "fast");
+    assert_eq!(text(answer).await, "teapot \u{1F980}");
+    let sent = server.requests().concat();
+    assert!(sent.starts_with("PATCH /v1/a%20b/c?x=1&y=%2F HTTP/1.1\r\n"), "{sent}");
+    assert!(
+        sent.contains("x-mine: 1\r\n") && !sent.contains("x-hop") && sent.contains("x-watertight-tenant: acme"),
+        "{sent}"
+    );
+    for climbing in [
+        "/agents/fast/../x",
+        "/agents/fast/a/%2e%2E/x",
+        "/agents/fast/..%2fx",
+        "/agents/fast/a/..%5cx",
+        "/agents/none/x",
+    ] {
+        let request = Request::get(climbing).body(Body::empty()).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status().as_u16(), 404, "{climbing}");
+    }
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn who_leaves_a_service_stops_it_too() {
+    let head = Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());
+    for steps in [vec![Step::UntilClosed], vec![head, Step::UntilClosed]] {
+        let mut server = FakeServer::start(vec![steps]).await;
+        let service = serving(&server, 1).await;
+        let asking = async {
+            let answer =
+                service.clone().oneshot(Request::get("/agents/fast/x").body(Body::empty()).unwrap()).await.unwrap();
+            to_bytes(answer.into_body(), usize::MAX).await
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
+        assert!(server.sees_client_leave().await);
+    }
+}

@@ -1,0 +1,80 @@
+//! `/metrics` as Prometheus reads it. The program installs the recorder, never the library; what a rule may name is there from the start.
+
+use std::time::Duration;
+
+use axum::{
+    extract::State,
+    http::header,
+    response::{IntoResponse as _, Response},
+};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    access::caller::Caller,
+    answer::failure::Failure,
+    state::{AppState, MetricsPage},
+};
+use crate::{
+    model::{envelope::ErrorCode, name::Name},
+    runtime::metric::{self, Kind, SECONDS_BUCKETS},
+};
+
+/// How often what histograms collected is folded in.
+pub const UPKEEP: Duration = Duration::from_secs(5);
+/// Refusals of our own: their series are there from the start.
+const REFUSALS: [ErrorCode; 6] = [
+    ErrorCode::AgentCircuitOpen,
+    ErrorCode::AgentBulkheadFull,
+    ErrorCode::QuotaSpent,
+    ErrorCode::DeadlineExceeded,
+    ErrorCode::AgentRestarted,
+    ErrorCode::ShuttingDown,
+];
+
+/// Installs the recorder of this process and describes every metric. Before the runtime is started: it registers its series then.
+pub fn install() -> Result<MetricsPage, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in metric::ALL {
+        if metric.kind == Kind::Histogram {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), &SECONDS_BUCKETS)?;
+        }
+    }
+    let page = MetricsPage(builder.install_recorder()?);
+    for metric in metric::ALL {
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
+            Kind::Histogram => metrics::describe_histogram!(metric.name, metric.help),
+        }
+    }
+    Ok(page)
+}
+
+/// Series that rules name exist before anything happened.
+pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>) {
+    for agent in agents {
+        for code in REFUSALS {
+            let labels = vec![
+                metrics::Label::new("agent", agent.as_str().to_owned()),
+                metrics::Label::from_static_parts("reason", code.as_str()),
+            ];
+            metric::count(metric::REFUSED, labels, 0);
+        }
+    }
+}
+
+/// The routes.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(metrics_page))
+}
+
+/// The metrics, for operators: they count what all tenants do.
+#[utoipa::path(get, path = "/metrics", tag = "health",
+    responses((status = 200, content_type = "text/plain"), (status = 403), (status = 404)))]
+pub(crate) async fn metrics_page(State(state): State<AppState>, caller: Caller) -> Result<Response, Failure> {
+    caller.must_be_operator()?;
+    let Some(MetricsPage(handle)) = &state.metrics else { return Err(Failure::not_found("metrics page here")) };
+    let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+    Ok(([kind], handle.render()).into_response())
+}

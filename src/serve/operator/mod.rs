@@ -1,0 +1,4 @@
+//! What operators look at beside agents: calls that were put aside, and the usage ledger.
+
+pub mod dead_letters;
+pub mod usage;

@@ -1,0 +1,111 @@
+//! `GET /v1/runs/{id}/events`: a run's events as they come, from any place on, over reconnects and restarts.
+
+use axum::{
+    extract::State,
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream;
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{follow::Follower, watch::Watcher};
+use crate::serve::{
+    answer::{
+        failure::Failure,
+        query::{Asked, InPath},
+        sse,
+    },
+    caps::StreamPlace,
+    state::AppState,
+};
+
+/// What a browser sends when it connects again.
+const LAST_EVENT_ID: &str = "last-event-id";
+/// How long a reader waits before it connects again.
+const RETRY: &str = "retry: 2000\n\n";
+
+/// From where on.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+pub struct EventsQuery {
+    /// Events after the one with this id; all without. `Last-Event-ID` wins.
+    pub after: Option<u64>,
+    /// A watch token, instead of a key: browsers' event sources send no headers of their own.
+    pub token: Option<String>,
+}
+
+/// The routes.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(events))
+}
+
+/// The events of a run as a stream that ends after `run.finished`. 204 if all were had: a browser then stops asking.
+#[utoipa::path(get, path = "/v1/runs/{id}/events", tag = "runs", params(EventsQuery),
+    responses((status = 200, content_type = "text/event-stream"), (status = 204), (status = 404), (status = 503)))]
+pub(crate) async fn events(
+    State(state): State<AppState>,
+    watcher: Watcher,
+    InPath(id): InPath<String>,
+    Asked(query): Asked<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let after = after_of(&headers)?.or(query.after).unwrap_or(0);
+    let running = state.running().await?;
+    let found = {
+        let _place = state.caps.query()?;
+        watcher.find(&running, &id).await?
+    };
+    let place = state.caps.stream(&id, watcher.key_name())?;
+    let is_over = found.head.summary.status.is_terminal();
+    let mut follower = Follower::new(running, id, found.handle, after);
+    let first = if is_over { follower.next().await? } else { Vec::new() };
+    if is_over && first.is_empty() {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
+    let closing = state.ending.closing_streams.clone();
+    let beginning = format!("{RETRY}{}", frames(&first));
+    let watching = Watching { follower, closing, ping: state.settings.ping, place };
+    let rest = stream::unfold(Some(watching), Watching::next);
+    Ok(sse::answer(futures_util::StreamExt::chain(stream::iter([beginning]), rest)))
+}
+
+fn after_of(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.map(Some).ok_or_else(|| Failure::invalid("Last-Event-ID must be the id of an event of this run"))
+}
+
+fn frames(events: &[crate::model::event::Event]) -> String {
+    events.iter().map(|event| sse::numbered(event.id, event.kind.as_str(), event)).collect()
+}
+
+/// One reader of a run's events.
+struct Watching {
+    follower: Follower,
+    closing: CancellationToken,
+    ping: std::time::Duration,
+    #[allow(dead_code, reason = "held for its drop")]
+    place: StreamPlace,
+}
+
+impl Watching {
+    async fn next(held: Option<Self>) -> Option<(String, Option<Self>)> {
+        let mut watching = held?;
+        let page = tokio::select! {
+            biased;
+            () = watching.closing.cancelled() => return Some((sse::RECONNECT.to_owned(), None)),
+            page = tokio::time::timeout(watching.ping, watching.follower.next()) => page,
+        };
+        match page {
+            Err(_) => Some((sse::PING.to_owned(), Some(watching))),
+            Ok(Ok(events)) if events.is_empty() => None,
+            Ok(Ok(events)) => Some((frames(&events), Some(watching))),
+            // The reader connects again from where it is.
+            Ok(Err(failure)) => {
+                tracing::debug!(error = failure.envelope.message, "a stream of events is cut");
+                Some((sse::RECONNECT.to_owned(), None))
+            }
+        }
+    }
+}

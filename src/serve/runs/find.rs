@@ -1,0 +1,141 @@
+//! One run by its id, if it is its caller's to see: its record, why it waits, its end. What is somebody else's is not there.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json as Answer,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::watch::Watcher;
+use crate::{
+    journal::query::RunHead,
+    model::run::RunRecord,
+    runtime::{journal::Journal as _, run_handle::RunHandle},
+    serve::{
+        access::caller::Caller,
+        answer::{
+            failure::Failure,
+            query::{Asked, InPath},
+        },
+        state::{AppState, Running},
+    },
+};
+
+/// The longest that a result is waited for.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// How long to wait for a result.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct WaitQuery {
+    /// Seconds, 60 at most; 0 without.
+    #[serde(default)]
+    pub wait: f64,
+    /// A watch token, instead of a key.
+    pub token: Option<String>,
+}
+
+/// A run that its caller sees.
+#[derive(Debug)]
+pub struct Found {
+    /// What is known of it without looking into it.
+    pub head: RunHead,
+    /// The run, if it is live here or ended not long ago.
+    pub handle: Option<RunHandle>,
+}
+
+impl Found {
+    /// The run of this id, if `caller` may see it.
+    pub async fn of(running: &Running, caller: &Caller, id: &str) -> Result<Self, Failure> {
+        let head = running.journal.head(caller.scope(), id).await?;
+        let head = head.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+        Ok(Self { head, handle: running.runtime.run(id) })
+    }
+
+    /// The run of this id, for whoever brings a token for it.
+    pub async fn with_token(running: &Running, id: &str) -> Result<Self, Failure> {
+        let head = running.journal.head(crate::journal::query::TenantScope::All, id).await?;
+        let head = head.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+        Ok(Self { head, handle: running.runtime.run(id) })
+    }
+
+    /// Its record as it stands.
+    pub async fn record(&self, running: &Running) -> Result<Arc<RunRecord>, Failure> {
+        if let Some(handle) = &self.handle {
+            return Ok(Arc::new(handle.record()));
+        }
+        let id = &self.head.summary.run_id;
+        let stored = running.journal.record(id).await?;
+        stored.map(Arc::new).ok_or_else(|| Failure::not_found(format_args!("run {id:?} on this node")))
+    }
+}
+
+/// The routes.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(run)).routes(routes!(result)).routes(routes!(why))
+}
+
+/// A run as it stands: the object of `watertight run --json`.
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
+pub(crate) async fn run(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+) -> Result<Response, Failure> {
+    let _place = state.caps.query()?;
+    let running = state.running().await?;
+    let record = Found::of(&running, &caller, &id).await?.record(&running).await?;
+    Ok(Answer(&*record).into_response())
+}
+
+/// A run's end: 200 with the run once it is over, 202 with the run as it stands if it is not over within the wait.
+#[utoipa::path(get, path = "/v1/runs/{id}/result", tag = "runs", params(WaitQuery),
+    responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
+pub(crate) async fn result(
+    State(state): State<AppState>,
+    watcher: Watcher,
+    InPath(id): InPath<String>,
+    Asked(query): Asked<WaitQuery>,
+) -> Result<Response, Failure> {
+    let wait = Duration::try_from_secs_f64(query.wait).map_err(|_| Failure::invalid("wait must be seconds"))?;
+    let running = state.running().await?;
+    let found = {
+        let _place = state.caps.query()?;
+        watcher.find(&running, &id).await?
+    };
+    if let Some(handle) = &found.handle
+        && !wait.is_zero()
+    {
+        // Who waits takes a stream's place: queries go on however many wait.
+        let _place = state.caps.stream(&id, watcher.key_name())?;
+        tokio::select! {
+            _ = handle.finished() => {}
+            () = tokio::time::sleep(wait.min(WAIT_MAX)) => {}
+            () = state.ending.closing_streams.cancelled() => {}
+        }
+    }
+    let record = found.record(&running).await?;
+    let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Answer(&*record)).into_response())
+}
+
+/// What a run waits for: a call, a timer, a line, a gate; `null` once it is over.
+#[utoipa::path(get, path = "/v1/runs/{id}/why", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
+pub(crate) async fn why(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+) -> Result<Answer<Value>, Failure> {
+    let _place = state.caps.query()?;
+    let running = state.running().await?;
+    let found = Found::of(&running, &caller, &id).await?;
+    let status = found.record(&running).await?.status;
+    let why = found.handle.as_ref().and_then(RunHandle::why);
+    Ok(Answer(json!({ "run_id": id, "status": status, "why": why })))
+}

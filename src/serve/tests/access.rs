@@ -1,0 +1,112 @@
+//! Keys, and what one tenant sees of another: nothing.
+
+use super::support::World;
+
+#[tokio::test]
+async fn a_key_is_needed_and_must_be_known() {
+    let world = World::usual().await;
+    for path in ["/v1/runs", "/v1/agents", "/v1/usage", "/v1/dead-letters", "/metrics", "/v1/runs/x/events"] {
+        let got = world.ask("GET", path, &[], "").await;
+        got.fails(401, "UNAUTHORIZED");
+        assert!(got.headers.contains_key("www-authenticate"), "{path}");
+        world.with_key("nobody", "GET", path, "").await.fails(401, "UNAUTHORIZED");
+    }
+    world.ask("GET", "/v1/runs", &[("x-api-key", "ann")], "").await.is(200);
+    world.ask("GET", "/v1/runs", &[("authorization", "bearer ann")], "").await.is(200);
+    world.ask("GET", "/healthz", &[], "").await.is(200);
+}
+
+#[tokio::test]
+async fn what_is_another_tenants_is_not_there() {
+    let world = World::usual().await;
+    let id = world.ended_run("ann").await;
+    let paths = ["", "/result", "/why", "/events"].map(|end| ("GET", format!("/v1/runs/{id}{end}")));
+    let acts = [("POST", "/cancel"), ("POST", "/repair"), ("DELETE", "")]
+        .map(|(method, end)| (method, format!("/v1/runs/{id}{end}")));
+    for (method, path) in paths.iter().chain(&acts) {
+        let foreign = world.with_key("bob", method, path, "").await;
+        foreign.fails(404, "NOT_FOUND");
+        let absent =
+            world.with_key("bob", method, &path.replace(&id, "00000000-0000-7000-8000-000000000000"), "").await;
+        assert_eq!(absent.status, foreign.status, "{method} {path}");
+    }
+    assert_eq!(world.with_key("bob", "GET", "/v1/runs", "").await.json()["data"].as_array().unwrap().len(), 0);
+    world.with_key("bob", "GET", "/v1/runs?tenant=acme", "").await.fails(404, "NOT_FOUND");
+    world.with_key("bob", "GET", "/v1/usage?tenant=acme", "").await.fails(404, "NOT_FOUND");
+    world.with_key("bob", "DELETE", "/v1/tenants/acme/data", "").await.fails(404, "NOT_FOUND");
+    let of_all = world.with_key("olga", "GET", "/v1/runs", "").await.json();
+    assert_eq!(
+        (of_all["data"][0]["run_id"].as_str(), of_all["data"][0]["tenant"].as_str()),
+        (Some(&*id), Some("acme"))
+    );
+    world.with_key("ann", "GET", &format!("/v1/runs/{id}"), "").await.is(200);
+}
+
+#[tokio::test]
+async fn only_who_speaks_for_others_names_them() {
+    let world = World::usual().await;
+    let named = |tenant: &str| format!(r#"{{"workflow":"one","input":{{"text":"x"}},"tenant":"{tenant}"}}"#);
+    world.with_key("ann", "POST", "/v1/runs", &named("brick")).await.fails(403, "FORBIDDEN");
+    world.with_key("ann", "POST", "/v1/runs", &named("acme")).await.is(202);
+    let id = world.with_key("app", "POST", "/v1/runs", &named("brick")).await.is(202).json()["run_id"].clone();
+    let path = format!("/v1/runs/{}", id.as_str().unwrap());
+    world.with_key("bob", "GET", &path, "").await.is(200);
+    world.with_key("app", "GET", &path, "").await.fails(404, "NOT_FOUND");
+    for (key, header, value, status) in [
+        ("ann", "x-watertight-tenant", "brick", 403),
+        ("ann", "x-watertight-user", "u1", 403),
+        ("app", "x-watertight-user", "u1", 200),
+        ("low", "x-watertight-feature", "mail", 403),
+        ("low", "x-watertight-feature", "chat", 200),
+        ("low", "x-watertight-priority", "standard", 403),
+        ("low", "x-watertight-priority", "background", 200),
+        ("ann", "x-watertight-priority", "critical", 403),
+        ("ann", "x-watertight-priority", "urgent", 400),
+        ("ann", "x-watertight-deadline-ms", "0", 400),
+        ("app", "x-watertight-tenant", "no name!", 400),
+    ] {
+        let bearer = format!("Bearer {key}");
+        let got = world.ask("GET", "/v1/runs", &[("authorization", &bearer), (header, value)], "").await;
+        assert_eq!(got.status.as_u16(), status, "{key} {header} {value}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn only_operators_act() {
+    let world = World::usual().await;
+    let shut = r#"{"action":"force_open","reason":"drill"}"#;
+    for (path, body) in
+        [("/v1/agents/echo/breaker", shut), ("/v1/agents/echo/drain", ""), ("/v1/dead-letters/x/replay", "")]
+    {
+        world.with_key("ann", "POST", path, body).await.fails(403, "FORBIDDEN");
+    }
+    world.with_key("ann", "GET", "/metrics", "").await.fails(403, "FORBIDDEN");
+    world.with_key("olga", "POST", "/v1/agents/echo/breaker", shut).await.is(200);
+    let runtime = world.state.runtime().await.unwrap();
+    let is_shut =
+        || runtime.breaker("agent:echo").unwrap().state == crate::policy::breaker::state::StateName::ForcedOpen;
+    super::support::until("the breaker is forced open", is_shut).await;
+    let got = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
+    got.fails(503, "AGENT_CIRCUIT_OPEN");
+    assert!(got.headers.contains_key("retry-after"), "{got:?}");
+    world.with_key("olga", "POST", "/v1/agents/nobody/breaker", shut).await.fails(404, "NOT_FOUND");
+    let kept = world.state.running().await.unwrap().journal.operator_modes().await.unwrap();
+    assert_eq!((kept.len(), kept[0].set_by.as_deref()), (1, Some("olga")));
+}
+
+#[tokio::test]
+async fn a_watch_token_reads_its_run_and_nothing_else() {
+    let world = World::usual().await;
+    let (id, other) = (world.ended_run("ann").await, world.ended_run("ann").await);
+    world.with_key("bob", "POST", &format!("/v1/runs/{id}/watch-token"), "").await.fails(404, "NOT_FOUND");
+    let given = world.with_key("ann", "POST", &format!("/v1/runs/{id}/watch-token"), "").await.is(200).json();
+    let token = given["token"].as_str().unwrap();
+    for end in ["events", "result"] {
+        world.ask("GET", &format!("/v1/runs/{id}/{end}?token={token}"), &[], "").await.is(200);
+        world.with_key(token, "GET", &format!("/v1/runs/{id}/{end}"), "").await.is(200);
+        world.ask("GET", &format!("/v1/runs/{other}/{end}?token={token}"), &[], "").await.fails(401, "UNAUTHORIZED");
+    }
+    for (method, end) in [("GET", ""), ("GET", "/why"), ("POST", "/cancel"), ("DELETE", "")] {
+        world.ask(method, &format!("/v1/runs/{id}{end}?token={token}"), &[], "").await.fails(401, "UNAUTHORIZED");
+    }
+}

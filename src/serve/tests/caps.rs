@@ -1,0 +1,78 @@
+//! A full service refuses at once, and still answers questions, health and operators.
+
+use axum::{body::Body, http::Request};
+use futures_util::StreamExt as _;
+
+use super::support::{World, keys, until};
+use crate::settings::serve::ServeSettings;
+
+#[tokio::test]
+async fn questions_health_and_operators_are_answered_while_calls_and_streams_are_full() {
+    let settings = ServeSettings { calls_max: 1, streams_max: 1, ..ServeSettings::default() };
+    let world = World::with(&keys(), settings).await;
+    let run = world.with_key("ann", "POST", "/v1/runs", r#"{"workflow":"hanging"}"#).await.is(202).json();
+    let id = run["run_id"].as_str().unwrap().to_owned();
+    let events = format!("/v1/runs/{id}/events");
+    let watch = || Request::builder().uri(&events).header("x-api-key", "ann").body(Body::empty()).unwrap();
+    let stream = world.send(watch()).await;
+    assert_eq!(stream.status(), 200);
+    let call = Request::builder().method("POST").uri("/v1/agents/hang/call").header("x-api-key", "ann");
+    let call = call.header("content-type", "application/json").body(Body::from(r#"{"input":1}"#)).unwrap();
+    let calling = world.send(call);
+    tokio::pin!(calling);
+    tokio::select! {
+        _ = &mut calling => panic!("it hangs"),
+        () = tokio::time::sleep(std::time::Duration::from_millis(50)) => {}
+    }
+    let refused = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
+    assert_eq!(refused.fails(503, "LOAD_SHED").headers["retry-after"], "1");
+    assert_eq!(world.send(watch()).await.status(), 503);
+    for path in
+        ["/healthz", "/readyz", "/v1/runs", &format!("/v1/runs/{id}"), &format!("/v1/runs/{id}/why"), "/v1/agents"]
+    {
+        world.with_key("olga", "GET", path, "").await.is(200);
+    }
+    world.with_key("olga", "POST", "/v1/agents/hang/breaker", r#"{"action":"reset"}"#).await.is(200);
+    world.with_key("olga", "POST", &format!("/v1/runs/{id}/cancel"), "").await.is(200);
+    drop(stream);
+    until("a watcher that left frees its place", || world.state.caps.stream("other", None).is_ok()).await;
+}
+
+#[tokio::test]
+async fn who_leaves_cancels_its_call() {
+    let world = World::usual().await;
+    let runtime = world.state.runtime().await.unwrap();
+    let agent = runtime.agent("hang").unwrap();
+    let call = Request::builder().method("POST").uri("/v1/agents/hang/call").header("x-api-key", "ann");
+    let call = call.header("content-type", "application/json").body(Body::from(r#"{"input":1}"#)).unwrap();
+    {
+        let calling = world.send(call);
+        tokio::pin!(calling);
+        tokio::select! {
+            _ = &mut calling => panic!("it hangs"),
+            () = until("the call is under way", || agent.in_flight() == 1) => {}
+        }
+    }
+    until("the call is cancelled", || agent.in_flight() == 0).await;
+}
+
+#[tokio::test]
+async fn a_stopping_node_says_so_and_lets_its_watchers_go() {
+    let world = World::usual().await;
+    let run = world.with_key("ann", "POST", "/v1/runs", r#"{"workflow":"hanging"}"#).await.is(202).json();
+    let path = format!("/v1/runs/{}/events", run["run_id"].as_str().unwrap());
+    let watch = Request::builder().uri(path).header("x-api-key", "ann").body(Body::empty()).unwrap();
+    let mut pieces = world.send(watch).await.into_body().into_data_stream();
+    assert!(pieces.next().await.unwrap().unwrap().starts_with(b"retry: "));
+    world.state.ending.draining.cancel();
+    world.with_key("ann", "POST", "/v1/runs", r#"{"workflow":"hanging"}"#).await.fails(503, "SHUTTING_DOWN");
+    world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await.fails(503, "SHUTTING_DOWN");
+    world.ask("GET", "/readyz", &[], "").await.fails(503, "SHUTTING_DOWN");
+    world.ask("GET", "/healthz", &[], "").await.is(200);
+    world.state.ending.closing_streams.cancel();
+    let mut last = String::new();
+    while let Some(piece) = pieces.next().await {
+        last.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
+    }
+    assert!(last.ends_with(crate::serve::answer::sse::RECONNECT), "{last}");
+}

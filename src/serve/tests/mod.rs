@@ -1,0 +1,7 @@
+//! The service as a router: who may what, what is answered to what, and that a full service still answers its operators.
+
+mod access;
+mod answers;
+mod caps;
+mod runs;
+pub(super) mod support;

@@ -1,0 +1,112 @@
+//! Runs over HTTP from their acceptance to their deletion.
+
+use serde_json::Value;
+
+use super::support::World;
+
+const BODY: &str = r#"{"workflow":"one","input":{"text":"x"}}"#;
+const ANN: (&str, &str) = ("authorization", "Bearer ann");
+
+#[tokio::test]
+async fn a_run_is_accepted_followed_and_deleted() {
+    let world = World::usual().await;
+    let got = world.ask("POST", "/v1/runs", &[ANN], BODY).await;
+    let id = got.is(202).json()["run_id"].as_str().unwrap().to_owned();
+    assert_eq!(got.headers["location"], format!("/v1/runs/{id}"));
+    let ended = world.ask("GET", &format!("/v1/runs/{id}/result?wait=30"), &[ANN], "").await.is(200).json();
+    assert_eq!((ended["status"].as_str(), ended["output"]["text"].as_str()), (Some("completed"), Some("x")));
+    let again = world.ask("GET", &format!("/v1/runs/{id}"), &[ANN], "").await.is(200).json();
+    assert_eq!(again, ended);
+    let all = events(&world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN], "").await.is(200).text);
+    let ids: Vec<u64> = all.iter().map(|event| event["id"].as_u64().unwrap()).collect();
+    assert_eq!(ids, (1..=ids.len() as u64).collect::<Vec<_>>());
+    assert_eq!(all.last().unwrap()["type"], "run.finished");
+    for (after, header) in [("?after=2", None), ("?after=1", Some("2"))] {
+        let mut headers = vec![ANN];
+        headers.extend(header.map(|id| ("last-event-id", id)));
+        let rest = world.ask("GET", &format!("/v1/runs/{id}/events{after}"), &headers, "").await;
+        assert_eq!(events(&rest.text), all[2..], "{after}");
+    }
+    let last = ids.len().to_string();
+    world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN, ("last-event-id", &last)], "").await.is(204);
+    let odd = world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN, ("last-event-id", "x")], "").await;
+    odd.fails(400, "INVALID_REQUEST");
+    world.ask("POST", &format!("/v1/runs/{id}/repair"), &[ANN], "").await.fails(409, "CONFLICT");
+    world.ask("DELETE", &format!("/v1/runs/{id}"), &[ANN], "").await.is(204);
+    world.ask("GET", &format!("/v1/runs/{id}"), &[ANN], "").await.fails(404, "NOT_FOUND");
+}
+
+/// The events of a stream's text.
+fn events(text: &str) -> Vec<Value> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn the_same_key_means_the_same_run() {
+    let world = World::usual().await;
+    let headers = [ANN, ("idempotency-key", "k1")];
+    let first = world.ask("POST", "/v1/runs", &headers, BODY).await;
+    let id = first.is(202).json()["run_id"].clone();
+    assert!(!first.headers.contains_key("idempotency-replayed"));
+    let second = world.ask("POST", "/v1/runs", &headers, BODY).await;
+    assert_eq!((&second.json()["run_id"], &second.headers["idempotency-replayed"]), (&id, &"true".parse().unwrap()));
+    let other = BODY.replace("\"x\"", "\"y\"");
+    world.ask("POST", "/v1/runs", &headers, &other).await.fails(422, "INVALID_REQUEST");
+    let bob = [("authorization", "Bearer bob"), ("idempotency-key", "k1")];
+    let of_bob = world.ask("POST", "/v1/runs", &bob, &other).await;
+    assert_ne!(of_bob.is(202).json()["run_id"], id, "keys are a tenant's own");
+    world.ask("POST", "/v1/runs", &[ANN, ("idempotency-key", "")], BODY).await.fails(400, "INVALID_REQUEST");
+}
+
+#[tokio::test]
+async fn a_live_run_says_why_and_is_cancelled() {
+    let world = World::usual().await;
+    let got = world.ask("POST", "/v1/runs", &[ANN], r#"{"workflow":"hanging"}"#).await;
+    let id = got.is(202).json()["run_id"].as_str().unwrap().to_owned();
+    let waiting = world.ask("GET", &format!("/v1/runs/{id}/result?wait=0.05"), &[ANN], "").await;
+    assert_eq!(waiting.is(202).json()["status"], "running");
+    let why = world.ask("GET", &format!("/v1/runs/{id}/why"), &[ANN], "").await.is(200).json();
+    assert_eq!((why["why"]["state"].as_str(), why["why"]["agent"].as_str()), (Some("call"), Some("hang")));
+    world.ask("DELETE", &format!("/v1/runs/{id}"), &[ANN], "").await.fails(409, "CONFLICT");
+    let ended = world.ask("POST", &format!("/v1/runs/{id}/cancel"), &[ANN], "").await;
+    assert_eq!(ended.is(200).json()["status"], "cancelled");
+}
+
+#[tokio::test]
+async fn lists_are_filtered_and_paged() {
+    let world = World::usual().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.insert(0, world.ended_run("ann").await);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/v1/runs?limit=2&workflow=one&status=completed,failed".to_owned();
+    loop {
+        let page = world.ask("GET", &path, &[ANN], "").await.is(200).json();
+        let runs = page["data"].as_array().unwrap();
+        seen.extend(runs.iter().map(|run| run["run_id"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        path = format!("/v1/runs?limit=2&workflow=one&status=completed,failed&cursor={next}");
+    }
+    assert_eq!(seen, ids);
+    let none = world.ask("GET", "/v1/runs?status=parked", &[ANN], "").await.json();
+    assert_eq!(none["data"].as_array().map(Vec::len), Some(0));
+}
+
+#[tokio::test]
+async fn calls_tell_what_they_took() {
+    let world = World::usual().await;
+    let got = world.ask("POST", "/v1/agents/echo/call", &[ANN], r#"{"input":{"a":1}}"#).await;
+    assert_eq!(got.is(200).json()["output"]["a"], 1);
+    assert_eq!(
+        (&got.headers["x-watertight-agent"], &got.headers["x-watertight-attempts"]),
+        (&"echo".parse().unwrap(), &"1".parse().unwrap())
+    );
+    let streamed =
+        world.ask("POST", "/v1/agents/echo/call", &[ANN, ("accept", "text/event-stream")], r#"{"input":{"a":1}}"#);
+    let streamed = streamed.await;
+    assert_eq!(events(&streamed.is(200).text).last().unwrap()["output"]["a"], 1);
+}

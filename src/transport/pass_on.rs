@@ -1,0 +1,82 @@
+//! Requests that go to a provider as they came, and answers that come back as they came, whatever their status. One exchange, nothing
+//! repeated; what an answer means is for whoever passes it on to ask.
+
+use bytes::Bytes;
+use futures_util::Stream;
+use reqwest::{
+    Body, Method,
+    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue},
+};
+use serde_json::Value;
+
+use super::{
+    client::ProviderClient,
+    error_body::{AnswerHead, ErrorPointers, failure_inside_success, failure_of_answer},
+    wire::{Incoming, failure_of_error},
+};
+use crate::model::{facts::Ending, reply::AttemptFailure};
+
+/// An answer on its way back.
+#[derive(Debug)]
+pub struct PassedOn {
+    /// Its headers.
+    pub headers: HeaderMap,
+    head: AnswerHead,
+    incoming: Incoming,
+}
+
+impl ProviderClient {
+    /// Sends one request as it is; only what belongs to the provider (its key, its own headers and parameters) is laid over it.
+    /// Dropping the future, or later the answer, closes the connection.
+    pub async fn pass_on<S>(
+        &self,
+        method: Method,
+        path_and_query: &str,
+        mut headers: HeaderMap,
+        body: Option<S>,
+    ) -> Result<PassedOn, AttemptFailure>
+    where
+        S: Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static,
+    {
+        headers.extend(self.headers.clone());
+        // What would be unpacked here could not go back as it came.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        let mut request = self.http.request(method, self.url(path_and_query)).headers(headers);
+        if let Some(body) = body {
+            request = request.body(Body::wrap_stream(body));
+        }
+        let request = request.build().map_err(failure_of_error)?;
+        let incoming =
+            Incoming::answer_to(self.http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
+        Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), incoming })
+    }
+}
+
+impl PassedOn {
+    /// The status.
+    pub fn status(&self) -> u16 {
+        self.head.status
+    }
+
+    /// Whether more than the status says how it ended: errors and JSON do, pictures do not.
+    pub fn is_telling(&self) -> bool {
+        let kind = self.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        self.head.status >= 400 || kind.to_ascii_lowercase().windows(4).any(|part| part == b"json")
+    }
+
+    /// The next piece of the body, `None` at its end.
+    pub async fn piece(&mut self) -> Result<Option<Bytes>, AttemptFailure> {
+        self.incoming.piece().await
+    }
+
+    /// How a complete answer ended, by its status and by as much of its body as was kept.
+    pub fn ending(&self, kept: &[u8]) -> Ending {
+        let pointers = ErrorPointers::default();
+        if self.head.status >= 400 {
+            return failure_of_answer(self.head, kept, &pointers).ending;
+        }
+        let value = self.is_telling().then(|| serde_json::from_slice::<Value>(kept).ok()).flatten();
+        let failure = value.and_then(|value| failure_inside_success(self.head, &value, &pointers));
+        failure.map_or(Ending::Success, |failure| failure.ending)
+    }
+}
