@@ -8,9 +8,78 @@ use crate::model::facts::Ending;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Elsewhere {
     /// The place, the key or the model failed: another one may do better.
-    May,
+    May(Reason),
     /// The request itself is at fault, its caller is gone or out of time, or part of the answer is out already.
     MayNot,
+}
+
+/// Why a target is passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// No answer: network error, or a stream that was cut before its first content.
+    Network,
+    /// One of our own timeouts.
+    Timeout,
+    /// An answer that is not of the promised shape.
+    BadReply,
+    /// A 5xx, or a status that means nothing to us.
+    ServerError,
+    /// A 429.
+    RateLimited,
+    /// A quota is used up, or the account has to be paid (402).
+    QuotaSpent,
+    /// Our key was refused.
+    KeyRejected,
+    /// The place does not know what is configured there (404).
+    NotThere,
+    /// Another 4xx that says that a later try can succeed.
+    AskedLater,
+    /// Its gate is shut.
+    GateShut,
+    /// No slot there.
+    SlotsFull,
+    /// It is not up yet.
+    Warming,
+    /// Its actor died with the call queued.
+    Restarted,
+}
+
+impl Reason {
+    /// Every reason, in the order of the table.
+    pub const ALL: [Self; 13] = [
+        Self::Network,
+        Self::Timeout,
+        Self::BadReply,
+        Self::ServerError,
+        Self::RateLimited,
+        Self::QuotaSpent,
+        Self::KeyRejected,
+        Self::NotThere,
+        Self::AskedLater,
+        Self::GateShut,
+        Self::SlotsFull,
+        Self::Warming,
+        Self::Restarted,
+    ];
+
+    /// The word on metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Network => "network",
+            Self::Timeout => "timeout",
+            Self::BadReply => "bad_reply",
+            Self::ServerError => "server_error",
+            Self::RateLimited => "rate_limited",
+            Self::QuotaSpent => "quota_spent",
+            Self::KeyRejected => "key_rejected",
+            Self::NotThere => "not_there",
+            Self::AskedLater => "asked_later",
+            Self::GateShut => "gate_shut",
+            Self::SlotsFull => "slots_full",
+            Self::Warming => "warming",
+            Self::Restarted => "restarted",
+        }
+    }
 }
 
 /// Where a failed call stands with regard to its content.
@@ -18,37 +87,38 @@ pub enum Elsewhere {
 pub enum Content {
     /// Nothing was passed on.
     None,
-    /// Something was: nobody else can go on from there.
+    /// Something was, or may have been: nobody else can go on from there.
     Passed,
 }
 
 /// The table of reasons. It reads the fact, never a verdict: a refused key counts nowhere as a failure and still sends a call on.
 pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
+    use Elsewhere::{May, MayNot};
     if content == Content::Passed {
-        return Elsewhere::MayNot;
+        return MayNot;
     }
     match ending {
-        Ending::Network { .. }
-        | Ending::Timeout { .. }
-        | Ending::BadReply
-        | Ending::StreamCut
-        | Ending::OwnRefusal
-        | Ending::Restarted => Elsewhere::May,
-        Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => {
-            Elsewhere::MayNot
-        }
-        Ending::Status { quota_spent: Some(_), .. } => Elsewhere::May,
+        Ending::Network { .. } | Ending::StreamCut => May(Reason::Network),
+        Ending::Timeout { .. } => May(Reason::Timeout),
+        Ending::BadReply => May(Reason::BadReply),
+        Ending::OwnRefusal => May(Reason::Warming),
+        Ending::Restarted => May(Reason::Restarted),
+        Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => MayNot,
+        Ending::Status { quota_spent: Some(_), .. } => May(Reason::QuotaSpent),
         Ending::Status { status, retryable, .. } => match status {
             // Our key, so our place to be wrong; without one it is the caller who is told.
-            401 | 403 if keyed == Keyed::Yes => Elsewhere::May,
+            401 | 403 if keyed == Keyed::Yes => May(Reason::KeyRejected),
+            402 => May(Reason::QuotaSpent),
             // Paths and models are configured: what is not there is missing at this target only.
-            404 | 408 | 425 | 429 | 500..=599 => Elsewhere::May,
-            400..=499 if *retryable == Some(true) => Elsewhere::May,
-            400..=499 => Elsewhere::MayNot,
-            _ => Elsewhere::May,
+            404 => May(Reason::NotThere),
+            429 => May(Reason::RateLimited),
+            408 | 425 => May(Reason::AskedLater),
+            400..=499 if *retryable == Some(true) => May(Reason::AskedLater),
+            400..=499 => MayNot,
+            _ => May(Reason::ServerError),
         },
         Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
-            Elsewhere::MayNot
+            MayNot
         }
     }
 }
@@ -125,26 +195,27 @@ mod tests {
             quota_spent: Some(QuotaReset::Unknown),
         };
         for (ending, want) in [
-            (Ending::Network { connected: false }, May),
-            (Ending::Network { connected: true }, May),
-            (Ending::Timeout { timeout: TimeoutKind::FirstToken }, May),
-            (Ending::Timeout { timeout: TimeoutKind::Call }, May),
-            (Ending::BadReply, May),
-            (Ending::StreamCut, May),
-            (Ending::OwnRefusal, May),
-            (Ending::Restarted, May),
-            (status(500), May),
-            (told(503, false), May),
-            (status(529), May),
-            (status(429), May),
-            (spent(429), May),
-            (spent(402), May),
-            (status(401), May),
-            (status(403), May),
-            (status(404), May),
-            (status(408), May),
-            (told(409, true), May),
-            (status(302), May),
+            (Ending::Network { connected: false }, May(Reason::Network)),
+            (Ending::Network { connected: true }, May(Reason::Network)),
+            (Ending::Timeout { timeout: TimeoutKind::FirstToken }, May(Reason::Timeout)),
+            (Ending::Timeout { timeout: TimeoutKind::Call }, May(Reason::Timeout)),
+            (Ending::BadReply, May(Reason::BadReply)),
+            (Ending::StreamCut, May(Reason::Network)),
+            (Ending::OwnRefusal, May(Reason::Warming)),
+            (Ending::Restarted, May(Reason::Restarted)),
+            (status(500), May(Reason::ServerError)),
+            (told(503, false), May(Reason::ServerError)),
+            (status(529), May(Reason::ServerError)),
+            (status(429), May(Reason::RateLimited)),
+            (spent(429), May(Reason::QuotaSpent)),
+            (spent(402), May(Reason::QuotaSpent)),
+            (status(401), May(Reason::KeyRejected)),
+            (status(403), May(Reason::KeyRejected)),
+            (status(402), May(Reason::QuotaSpent)),
+            (status(404), May(Reason::NotThere)),
+            (status(408), May(Reason::AskedLater)),
+            (told(409, true), May(Reason::AskedLater)),
+            (status(302), May(Reason::ServerError)),
             (status(400), MayNot),
             (status(409), MayNot),
             (status(413), MayNot),
@@ -161,6 +232,8 @@ mod tests {
             assert_eq!(elsewhere(&ending, Content::Passed, Keyed::Yes), MayNot, "{ending:?}");
         }
         assert_eq!(elsewhere(&status(401), Content::None, Keyed::No), MayNot, "the caller's own key");
+        let words: std::collections::HashSet<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(words.len(), Reason::ALL.len());
     }
 
     #[test]

@@ -24,12 +24,29 @@ pub(crate) enum AgentMessage {
     Crash,
 }
 
+/// The part of a call that one of several targets has.
+#[derive(Debug, Clone)]
+pub(crate) struct Leg {
+    /// The call's outward id, one for all targets.
+    pub(crate) call_id: String,
+    pub(crate) turn: Turn,
+}
+
+/// Whether a leg is its call's first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    First,
+    Further,
+}
+
 /// An admitted call on its way.
 pub(crate) struct Job {
     pub(crate) request: CallRequest,
     pub(crate) permit: Permit,
     pub(crate) reply: oneshot::Sender<Result<CallReply, CallError>>,
     pub(crate) cancel: CancellationToken,
+    /// Where the call may ask several targets: which part of it this is.
+    pub(crate) leg: Option<Leg>,
     queued: Queued,
     /// A stop waits for queued calls too.
     #[allow(dead_code, reason = "held for its drop")]
@@ -42,10 +59,11 @@ impl Job {
         permit: Permit,
         reply: oneshot::Sender<Result<CallReply, CallError>>,
         cancel: CancellationToken,
+        leg: Option<Leg>,
     ) -> Self {
         let queued = Queued::enter(&permit.agent);
         let tracked = permit.shared.tracker.token();
-        Self { request, permit, reply, cancel, queued, tracked }
+        Self { request, permit, reply, cancel, leg, queued, tracked }
     }
 }
 
@@ -146,7 +164,6 @@ mod tests {
             engine::Runtime,
             handle::AgentHandle,
             outside::OutsideBackend,
-            parked::ParkedAt,
             settings::{AgentSettings, ProviderSettings},
         },
     };
@@ -154,13 +171,13 @@ mod tests {
     /// The answer to a call whose actor panics while it has it in hand.
     async fn killing(handle: &AgentHandle, key: Option<&str>) -> Option<CallError> {
         let context = CallContext { idempotency_key: key.map(str::to_owned), ..CallContext::default() };
-        let permit = match handle.admit_parked(&context, &ParkedAt::default()) {
+        let permit = match handle.admit(&context) {
             Ok(permit) => permit,
             Err(refusal) => return Some(handle.refused(&refusal, &context)),
         };
         let (reply, answer) = oneshot::channel();
         let request = CallRequest { context, ..CallRequest::of(serde_json::json!({ "x": 1 })) };
-        let in_hand = InHand::of(Box::new(Job::new(request, permit, reply, CancellationToken::new())));
+        let in_hand = InHand::of(Box::new(Job::new(request, permit, reply, CancellationToken::new(), None)));
         let died = catch_unwind(AssertUnwindSafe(|| {
             let _in_hand = in_hand;
             panic!("a fault of ours");
@@ -197,7 +214,7 @@ mod tests {
             let permit = handle.admit(&context).unwrap();
             let (reply, _) = oneshot::channel();
             let request = CallRequest { context: context.clone(), ..CallRequest::of(serde_json::Value::Null) };
-            drop(InHand::of(Box::new(Job::new(request, permit, reply, CancellationToken::new()))));
+            drop(InHand::of(Box::new(Job::new(request, permit, reply, CancellationToken::new(), None))));
         }
         assert_eq!(runtime.dead_letters().len(), 1);
     }

@@ -8,21 +8,23 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    agent_actor::{InHand, Job},
+    agent_actor::{InHand, Job, Leg, Turn},
     attempt_cut::{cancelled, cut_failure},
+    attempt_request::{Watchers, attempt_request},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, attempt_record, logged_call},
     capture,
     core::{AgentCore, Shared, lock},
     dead_letters::{Killed, Killer},
     permit::Permit,
-    ports::{AttemptRequest, AttemptTimeouts, Hold, Progress},
+    ports::{AttemptRequest, Progress},
     refusal::{Refusal, failure_envelope},
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
     model::{
         clock::Timestamp,
+        envelope::Envelope,
         facts::Ending,
         reply::{AttemptFailure, Reply, Usage},
         run::AttemptRecord,
@@ -42,9 +44,9 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 /// Runs a call to its end, whatever happens in it.
 pub(crate) async fn run(in_hand: InHand) {
     let Some(job) = in_hand.take_over() else { return };
-    let Job { request, permit, reply, cancel, .. } = *job;
-    let mut call = Call::begin(permit, &request);
-    let (mut request, watchers) = call.attempt_request(request);
+    let Job { request, permit, reply, cancel, leg, .. } = *job;
+    let mut call = Call::begin(permit, &request, leg);
+    let (mut request, watchers) = attempt_request(request, &call.agent.settings, &call.id, &call.permit.lease);
     let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
     call.finish(result, stop, reply);
@@ -60,6 +62,8 @@ struct Call {
     /// When the caller's or run's ends, if it has one.
     deadline: Option<Timestamp>,
     id: String,
+    /// `None` where only one target can be asked.
+    turn: Option<Turn>,
     caller: Caller,
     slow: bool,
     records: Vec<AttemptRecord>,
@@ -77,24 +81,20 @@ struct Call {
     killed: Killed,
 }
 
-/// Who is told of a call while it runs.
-struct Watchers {
-    deltas: Option<mpsc::Sender<String>>,
-    retried: Option<mpsc::Sender<AttemptRecord>>,
-}
-
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
-    fn begin(permit: Permit, request: &CallRequest) -> Self {
+    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let started = shared.now();
+        let turn = leg.as_ref().map(|leg| leg.turn);
         // A caller's own timeout is a deadline like any other: an impatient caller says nothing about the agent.
         let impatient = request.context.timeout.map(|timeout| started.after(timeout));
         Self {
             end: started.after(agent.settings.timeouts.call),
             deadline: request.context.deadline.into_iter().chain(impatient).min(),
-            id: shared.call_id(started),
+            id: leg.map_or_else(|| shared.call_id(started), |leg| leg.call_id),
+            turn,
             caller: Caller::of(&request.context),
             started,
             shared,
@@ -114,7 +114,10 @@ impl Call {
 
     /// All attempts and the waits between them.
     async fn drive(&mut self, request: &mut AttemptRequest, watchers: Watchers, cancel: &CancellationToken) -> CallEnd {
-        lock(&self.agent.common.retry_budget).count_call(self.started);
+        // A call counts once for its agent, however many targets it asks.
+        if self.turn != Some(Turn::Further) {
+            lock(&self.agent.common.retry_budget).count_call(self.started);
+        }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
         let mut last = None;
         for attempt in 1.. {
@@ -166,38 +169,14 @@ impl Call {
         }
     }
 
-    /// What all attempts are asked for, number and deadline being each attempt's own; and who watches.
-    fn attempt_request(&self, request: CallRequest) -> (AttemptRequest, Watchers) {
-        let CallRequest { input, context, deltas, retried, relay } = request;
-        let settings = &self.agent.settings;
-        let attempt_request = AttemptRequest {
-            agent: settings.name.clone(),
-            input,
-            call_id: self.id.clone(),
-            run_id: context.run_id,
-            step: context.step,
-            attempt: 0,
-            idempotency_key: context.idempotency_key.unwrap_or_else(|| self.id.clone()),
-            traceparent: context.traceparent,
-            deadline: Duration::ZERO,
-            tenant: context.tenant,
-            feature: context.feature,
-            priority: context.priority,
-            prompt: context.prompt,
-            timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
-            hold: Hold::of(Arc::clone(&self.permit.lease) as Arc<dyn Send + Sync>),
-            relay,
-            capture: None,
-        };
-        (attempt_request, Watchers { deltas, retried })
-    }
-
     /// A panic ends this call only. The attempt it happened in is written down: what was sent by then, nobody knows.
     fn panicked(&mut self, request: &AttemptRequest) -> AttemptFailure {
         if let Some(killer) = Killer::of_attempt(request, "the attempt's task panicked") {
             self.killed = self.shared.dead_letters.killed(&killer, &self.agent, &self.shared);
         }
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
+        // What was passed on by then, nobody knows either.
+        self.committed = true;
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
             self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
@@ -337,6 +316,20 @@ impl Call {
             .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
     }
 
+    /// A failure's outward shape.
+    fn envelope_of(&self, failure: &AttemptFailure, attempts: u32) -> Envelope {
+        let name = self.agent.settings.name.as_str();
+        // Who was cut off because the node stops has not left.
+        let stopped = matches!(failure.ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
+        if stopped {
+            Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+        } else if self.killed == Killed::Twice {
+            Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
+        } else {
+            failure_envelope(failure, name, self.agent.keyed, attempts)
+        }
+    }
+
     /// The two messages at the end: facts and permit to the supervisor, the answer to the caller.
     fn finish(
         self,
@@ -345,7 +338,9 @@ impl Call {
         reply: tokio::sync::oneshot::Sender<Result<CallReply, CallError>>,
     ) {
         let now = self.shared.now();
-        self.agent.metrics.call_seconds.record(now.since(self.started).as_secs_f64());
+        if self.turn.is_none() {
+            self.agent.metrics.call_seconds.record(now.since(self.started).as_secs_f64());
+        }
         let attempts = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
         let ending = result.as_ref().map_or_else(|failure| failure.ending.clone(), |_| Ending::Success);
         let answer = match result {
@@ -356,21 +351,13 @@ impl Call {
                 attempts: self.records,
                 call_id: self.id.clone(),
                 spent: self.spent,
+                target: Arc::clone(&self.agent.target),
                 fallback: None,
                 tries: Vec::new(),
             }),
             Err(failure) => {
-                let name = self.agent.settings.name.as_str();
                 let content = if self.committed { Content::Passed } else { Content::None };
-                // Who was cut off because the node stops has not left.
-                let stopped = matches!(ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
-                let envelope = if stopped {
-                    Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
-                } else if self.killed == Killed::Twice {
-                    Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
-                } else {
-                    failure_envelope(&failure, name, self.agent.keyed, attempts)
-                };
+                let envelope = self.envelope_of(&failure, attempts);
                 Err(CallError {
                     // An agent that was not up all along was sent nothing, however often it was asked for.
                     nothing_sent: attempts == self.own_refusals,
@@ -381,6 +368,8 @@ impl Call {
                     usage: self.usage,
                     call_id: Some(self.id.clone()),
                     spent: self.spent,
+                    target: Some(Arc::clone(&self.agent.target)),
+                    tries: Vec::new(),
                     elsewhere: elsewhere(&ending, content, self.agent.keyed),
                 })
             }

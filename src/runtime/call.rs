@@ -68,6 +68,8 @@ pub struct Try {
     pub target: Arc<str>,
     /// How it ended there.
     pub error_code: ErrorCode,
+    /// The status that it answered with, if it did.
+    pub status: Option<u16>,
     /// What it said.
     pub message: String,
     /// Seconds until it can be asked again, where that is known.
@@ -97,7 +99,9 @@ pub struct CallReply {
     pub call_id: String,
     /// How long the attempts took together, without waits and without anything of ours.
     pub spent: Duration,
-    /// The further target that answered, where it was not the first (`provider/model`).
+    /// The target that answered (`provider/model`).
+    pub target: Arc<str>,
+    /// The same, where others were passed over before it.
     pub fallback: Option<Arc<str>>,
     /// The targets that were passed over before it.
     pub tries: Vec<Try>,
@@ -121,6 +125,10 @@ pub struct CallError {
     pub call_id: Option<String>,
     /// How long the attempts took together.
     pub spent: Duration,
+    /// The target whose error this is; `None` for a refusal of our own.
+    pub target: Option<Arc<str>>,
+    /// Every target that was tried, this one included, where the agent has several; also in the envelope's `details`.
+    pub tries: Vec<Try>,
     /// Whether another target of the agent may answer instead.
     pub(crate) elsewhere: Elsewhere,
 }
@@ -137,7 +145,9 @@ impl CallError {
             usage: None,
             call_id: None,
             spent: Duration::ZERO,
-            elsewhere: Elsewhere::May,
+            target: None,
+            tries: Vec::new(),
+            elsewhere: Elsewhere::MayNot,
         }
     }
 }

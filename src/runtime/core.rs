@@ -107,6 +107,11 @@ pub(crate) struct AgentCore {
 }
 
 impl AgentCore {
+    /// Whether it is the only target of its agent.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_first() && self.further.is_empty()
+    }
+
     /// Whether it stands for its agent.
     pub(crate) fn is_first(&self) -> bool {
         self.first == self.index
@@ -210,7 +215,7 @@ impl Shared {
         self.places.get(name).and_then(|place| self.agents.get(*place))
     }
 
-    /// All targets of the agent that `first` stands for.
+    /// All targets of the agent whose first one is `first`, in the order in which they are configured.
     pub(crate) fn targets_of<'a>(&'a self, first: &'a Arc<AgentCore>) -> impl Iterator<Item = &'a Arc<AgentCore>> {
         std::iter::once(first).chain(first.further.iter().filter_map(|index| self.agents.get(*index)))
     }

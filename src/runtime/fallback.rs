@@ -1,23 +1,29 @@
 //! One call over an agent's targets: the one that chance and order put first, and the next where a guard refuses or the place fails
-//! before its first content. Each target is asked at most once a call; the first error of a target that was asked is kept, with the
-//! list of what was tried. An agent with one target pays nothing for this.
+//! before its first content. Each target is asked at most once a call, one slot of the agent covers them all, and the first error of a
+//! target that was asked is kept, with the list of what was tried. It judges nothing: each target's breakers hear of their own part.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
+    agent_actor::{Leg, Turn},
     call::{CallContext, CallError, CallReply, CallRequest, Try},
-    core::AgentCore,
+    core::{AgentCore, Shared},
     handle::{AgentHandle, Sent},
     metric,
     parked::ParkedAt,
-    permit::Permit,
+    permit::{CallSlot, Permit},
     refusal::Refusal,
 };
 use crate::{
-    model::{clock::Timestamp, envelope::ErrorCode, reply::Usage, run::AttemptRecord},
+    model::{
+        clock::Timestamp,
+        envelope::{Envelope, ErrorCode},
+        reply::Usage,
+        run::AttemptRecord,
+    },
     policy::{
         breaker::state::GateView,
-        fallback::{Elsewhere, Rank, plan},
+        fallback::{Elsewhere, Rank, Reason, plan},
     },
 };
 
@@ -26,17 +32,28 @@ const CHANCE_OF_TARGETS: u64 = 0x7461_7267_6574;
 
 /// A call that one of its agent's targets took.
 pub(crate) struct Admitted {
-    front: AgentHandle,
     pub(crate) target: AgentHandle,
-    pub(crate) permit: Permit,
-    route: Route,
+    permit: Permit,
+    /// `None` where the agent has one target.
+    route: Option<Box<Route>>,
+}
+
+/// A call on its way to one target, with the rest of its route.
+pub(crate) struct Routed {
+    target: AgentHandle,
+    sent: Sent,
+    further: Option<Box<Further>>,
 }
 
 /// What is left of a call's targets, and what became of the others.
-#[derive(Default)]
 struct Route {
+    front: AgentHandle,
     left: VecDeque<Arc<AgentCore>>,
+    /// The agent's slot, once it is taken.
+    slot: Option<Arc<CallSlot>>,
     tries: Vec<Try>,
+    /// Why targets were passed over since the last one that took the call.
+    passed_over: Vec<Reason>,
     attempts: Vec<AttemptRecord>,
     usage: Option<Usage>,
     spent: Duration,
@@ -44,33 +61,49 @@ struct Route {
     kept: Option<CallError>,
 }
 
-/// A call on its way to one target, with the rest of its route.
-pub(crate) struct Routed {
-    front: AgentHandle,
-    target: AgentHandle,
+/// What the other targets of a call need.
+struct Further {
     route: Route,
-    sent: Sent,
-    /// The request for further targets, while there are any.
-    again: Option<CallRequest>,
+    /// The request as they get it.
+    request: CallRequest,
+    call_id: String,
+    #[allow(dead_code, reason = "held for its drop")]
+    stopwatch: Stopwatch,
+}
+
+/// Records how long a call took, whatever its end.
+struct Stopwatch {
+    shared: Arc<Shared>,
+    agent: Arc<AgentCore>,
+    started: Timestamp,
+}
+
+impl Drop for Stopwatch {
+    fn drop(&mut self) {
+        let took = self.shared.now().since(self.started);
+        self.agent.metrics.call_seconds.record(took.as_secs_f64());
+    }
 }
 
 impl AgentHandle {
-    /// Takes what a call needs at the first of its targets that does not refuse; `parked` as for [`AgentHandle::admit_parked`].
+    /// Takes what a call needs at the first of its targets that does not refuse, on behalf of a run that is `parked`.
     pub(crate) fn admit_any(&self, context: &CallContext, parked: &ParkedAt) -> Result<Admitted, Refusal> {
-        if self.agent.further.is_empty() {
-            let permit = self.admit_parked(context, parked)?;
-            return Ok(Admitted { front: self.clone(), target: self.clone(), permit, route: Route::default() });
+        if self.agent.is_alone() {
+            let permit = self.admit_as(context, parked, None)?;
+            return Ok(Admitted { target: self.clone(), permit, route: None });
         }
-        let mut route = Route { left: self.planned(), ..Route::default() };
+        let mut route = Route::of(self);
         let mut refusals = Vec::new();
-        while let Some(core) = route.left.pop_front() {
-            let target = self.at(core);
-            match target.admit_parked(context, parked) {
-                Ok(permit) => return Ok(Admitted { front: self.clone(), target, permit, route }),
+        while let Some(target) = route.pop() {
+            match target.admit_as(context, parked, None) {
+                Ok(permit) => {
+                    route.took(&permit);
+                    return Ok(Admitted { target, permit, route: Some(Box::new(route)) });
+                }
                 // One cap for all targets, one stop, one deadline: the others would say the same.
                 Err(refusal) if refusal.is_of_agent(&self.agent.guard.name) => return Err(refusal),
                 Err(refusal) => {
-                    route.tries.push(try_of_refusal(&target, &refusal));
+                    route.refused_by(&target, &refusal);
                     refusals.push(refusal);
                 }
             }
@@ -80,28 +113,13 @@ impl AgentHandle {
 
     /// What the gates of all targets show together: the most open one counts.
     pub(crate) fn look_anywhere(&self) -> GateView {
-        let mut best = self.look();
-        for core in self.agent.further.iter().filter_map(|index| self.shared.agents.get(*index)) {
-            best = more_open(best, self.at(Arc::clone(core)).look());
-        }
-        best
+        let further = self.agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
+        further.fold(self.look(), |best, core| more_open(best, self.at(Arc::clone(core)).look()))
     }
 
     /// Whether it passes somebody else's request on as it is: then a call may bring a relay.
     pub fn relays(&self) -> bool {
         self.agent.backend.relays()
-    }
-
-    /// All targets in the order in which this call asks them.
-    fn planned(&self) -> VecDeque<Arc<AgentCore>> {
-        let further = self.agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
-        let cores: Vec<&Arc<AgentCore>> = std::iter::once(&self.agent).chain(further).collect();
-        let ranks: Vec<Rank> = cores.iter().map(|core| core.rank).collect();
-        let chance = self.shared.chance.fork(CHANCE_OF_TARGETS);
-        plan(&ranks, chance, self.shared.next_call())
-            .into_iter()
-            .filter_map(|place| cores.get(place).map(|core| Arc::clone(core)))
-            .collect()
     }
 
     fn at(&self, core: Arc<AgentCore>) -> Self {
@@ -112,66 +130,135 @@ impl AgentHandle {
 impl Admitted {
     /// Hands the call to the target that took it.
     pub(crate) fn send(self, mut request: CallRequest) -> Routed {
-        let Self { front, target, permit, route } = self;
+        let Self { target, permit, route } = self;
+        let Some(route) = route else {
+            let sent = target.send(permit, request, None);
+            return Routed { target, sent, further: None };
+        };
+        let front = &route.front;
         let started = front.shared.now();
-        let again = (!route.left.is_empty()).then(|| further_request(&request, &front, started));
+        let call_id = front.shared.call_id(started);
+        let again = further_request(&request, front, started);
         if let Some(relay) = request.relay.as_mut().filter(|_| !route.tries.is_empty()) {
             relay.fallback = Some(Arc::clone(&target.agent.target));
         }
-        let sent = target.send(permit, request);
-        Routed { front, target, route, sent, again }
+        let stopwatch = Stopwatch { shared: Arc::clone(&front.shared), agent: Arc::clone(&front.agent), started };
+        let leg = Leg { call_id: call_id.clone(), turn: Turn::First };
+        let sent = target.send(permit, request, Some(leg));
+        Routed { target, sent, further: Some(Box::new(Further { route: *route, request: again, call_id, stopwatch })) }
     }
 }
 
 impl Routed {
     /// Waits for the answer of this target, or of the next that may give one. Dropping the future cancels whatever is under way.
     pub(crate) async fn answer(self) -> Result<CallReply, CallError> {
-        let Self { front, mut target, mut route, sent, again } = self;
-        let mut answer = target.answer(sent).await;
+        match self.further {
+            None => self.target.answer(self.sent).await,
+            Some(further) => further.answer(self.target, self.sent).await,
+        }
+    }
+}
+
+impl Further {
+    async fn answer(self: Box<Self>, mut target: AgentHandle, mut sent: Sent) -> Result<CallReply, CallError> {
+        let Self { mut route, request, call_id, stopwatch: _stopwatch } = *self;
         loop {
-            let error = match answer {
-                Ok(reply) => return Ok(route.answered(&target, reply)),
-                Err(error) => error,
+            let error = match sent.end().await {
+                Some(Ok(reply)) => return Ok(route.answered(&target, reply)),
+                Some(Err(error)) => error,
+                None => lost(&target),
             };
-            let Some(request) = again.as_ref().filter(|_| error.elsewhere == Elsewhere::May) else {
-                return Err(route.ended(error));
-            };
-            route.passed_over(&target, error);
-            let Some((next, permit)) = route.next(&front, &request.context) else { return Err(route.exhausted()) };
-            metric::count(metric::FALLBACKS, vec![metrics::Label::new("agent", front.name().as_str().to_owned())], 1);
+            let elsewhere = error.elsewhere;
+            route.failed_at(&target, error);
+            let Elsewhere::May(reason) = elsewhere else { return Err(route.ended(&request.context)) };
+            route.passed_over.push(reason);
+            let Some((next, permit)) = route.next(&request.context) else { return Err(route.ended(&request.context)) };
             let mut request = request.clone();
             if let Some(relay) = &mut request.relay {
                 relay.fallback = Some(Arc::clone(&next.agent.target));
             }
+            let leg = Leg { call_id: call_id.clone(), turn: Turn::Further };
+            sent = next.send(permit, request, Some(leg));
             target = next;
-            let sent = target.send(permit, request);
-            answer = target.answer(sent).await;
         }
     }
 }
 
 impl Route {
+    /// All targets in the order in which this call asks them.
+    fn of(front: &AgentHandle) -> Self {
+        let shared = &front.shared;
+        let cores: Vec<&Arc<AgentCore>> = shared.targets_of(&front.agent).collect();
+        let ranks: Vec<Rank> = cores.iter().map(|core| core.rank).collect();
+        let planned = plan(&ranks, shared.chance.fork(CHANCE_OF_TARGETS), shared.next_call());
+        Self {
+            front: front.clone(),
+            left: planned.into_iter().filter_map(|place| cores.get(place).map(|core| Arc::clone(core))).collect(),
+            slot: None,
+            tries: Vec::new(),
+            passed_over: Vec::new(),
+            attempts: Vec::new(),
+            usage: None,
+            spent: Duration::ZERO,
+            kept: None,
+        }
+    }
+
+    fn pop(&mut self) -> Option<AgentHandle> {
+        self.left.pop_front().map(|core| self.front.at(core))
+    }
+
     /// The next target that takes the call. Who refuses it is only written down: this call was counted where it was asked first.
-    fn next(&mut self, front: &AgentHandle, context: &CallContext) -> Option<(AgentHandle, Permit)> {
-        while let Some(core) = self.left.pop_front() {
-            let target = front.at(core);
-            match target.admit(context) {
-                Ok(permit) => return Some((target, permit)),
-                Err(refusal) => self.tries.push(try_of_refusal(&target, &refusal)),
+    fn next(&mut self, context: &CallContext) -> Option<(AgentHandle, Permit)> {
+        while let Some(target) = self.pop() {
+            match target.admit_as(context, &ParkedAt::default(), self.slot.as_ref()) {
+                Ok(permit) => {
+                    self.took(&permit);
+                    return Some((target, permit));
+                }
+                // The others would say the same, and they were not asked.
+                Err(refusal) if refusal.passed_over_for().is_none() => return None,
+                Err(refusal) => self.refused_by(&target, &refusal),
             }
         }
         None
     }
 
-    fn passed_over(&mut self, target: &AgentHandle, mut error: CallError) {
-        self.tries.push(Try {
-            target: Arc::clone(&target.agent.target),
-            error_code: error.envelope.error_code,
-            message: error.envelope.message.clone(),
-            retry_after: error.envelope.retry_after,
-        });
+    /// A target took the call: whoever was passed over before it was a fallback's cause.
+    fn took(&mut self, permit: &Permit) {
+        if self.slot.is_none() {
+            self.slot = permit.lease.call_slot().map(Arc::clone);
+        }
+        for reason in self.passed_over.drain(..) {
+            let labels = vec![
+                metrics::Label::new("agent", self.front.name().as_str().to_owned()),
+                metrics::Label::from_static_parts("reason", reason.as_str()),
+            ];
+            metric::count(metric::FALLBACKS, labels, 1);
+        }
+    }
+
+    fn refused_by(&mut self, target: &AgentHandle, refusal: &Refusal) {
+        let envelope = refusal.to_envelope(target.name().as_str());
+        self.passed_over.extend(refusal.passed_over_for());
+        self.write_down(target, &envelope, None);
+    }
+
+    fn failed_at(&mut self, target: &AgentHandle, mut error: CallError) {
+        let status = error.attempts.last().and_then(|attempt| attempt.status);
+        self.write_down(target, &error.envelope, status);
         self.add(&mut error.attempts, error.usage, error.spent);
         self.kept.get_or_insert(error);
+    }
+
+    fn write_down(&mut self, target: &AgentHandle, envelope: &Envelope, status: Option<u16>) {
+        self.tries.push(Try {
+            target: Arc::clone(&target.agent.target),
+            error_code: envelope.error_code,
+            status,
+            message: envelope.message.clone(),
+            retry_after: envelope.retry_after,
+        });
     }
 
     fn add(&mut self, attempts: &mut Vec<AttemptRecord>, usage: Option<Usage>, spent: Duration) {
@@ -195,61 +282,43 @@ impl Route {
         }
     }
 
-    /// The last target's own word: it is about the request, so it counts more than why others were passed over.
-    fn ended(mut self, mut error: CallError) -> CallError {
-        if self.tries.is_empty() {
-            return error;
+    /// No target is left, or none may be asked any more: the first error, which no later one hides.
+    fn ended(mut self, context: &CallContext) -> CallError {
+        let nobody = || CallError::refused(Envelope::new(ErrorCode::Internal, "no target was asked"));
+        let mut error = self.kept.take().unwrap_or_else(nobody);
+        let nothing_sent = error.nothing_sent && self.attempts.len() == error.attempts.len();
+        if error.target.is_none() {
+            self.front.count_refused(&error.envelope, context);
         }
-        if error.elsewhere == Elsewhere::May {
-            let kept = self.kept.take();
-            self.add(&mut error.attempts, error.usage, error.spent);
-            return self.with_all(kept.unwrap_or(error));
+        if self.tries.len() > 1 {
+            error.envelope.details.insert("attempts".to_owned(), self.attempts.len().into());
+            error.envelope.details.insert("tries".to_owned(), serde_json::json!(self.tries));
         }
-        self.add(&mut error.attempts, error.usage, error.spent);
-        self.with_all(error)
-    }
-
-    /// No target is left.
-    fn exhausted(mut self) -> CallError {
-        let kept = self.kept.take();
-        let nobody = || {
-            let envelope = crate::model::envelope::Envelope::new(ErrorCode::Internal, "no target was asked");
-            CallError::refused(envelope)
-        };
-        self.with_all(kept.unwrap_or_else(nobody))
-    }
-
-    fn with_all(self, mut error: CallError) -> CallError {
-        let attempts = self.attempts.len();
-        error.envelope.details.insert("attempts".to_owned(), attempts.into());
-        error.envelope.details.insert("tries".to_owned(), serde_json::json!(self.tries));
         CallError {
-            nothing_sent: error.nothing_sent && attempts == 0,
+            nothing_sent,
             attempts: self.attempts,
             usage: self.usage,
             spent: self.spent,
+            tries: self.tries,
             ..error
         }
     }
 }
 
-/// The request as a further target gets it: what was given to the call as a whole is not given anew.
+/// The target's actor died with the call queued: nothing was sent.
+fn lost(target: &AgentHandle) -> CallError {
+    let (refusal, elsewhere) = target.lost();
+    CallError { elsewhere, ..CallError::refused(refusal.to_envelope(target.name().as_str())) }
+}
+
+/// The request as a further target gets it: what was given to the call as a whole is not given anew. The call's own end is a deadline
+/// to it, so that a target which got only the rest of the time is not blamed for it.
 fn further_request(request: &CallRequest, front: &AgentHandle, started: Timestamp) -> CallRequest {
     let mut request = request.clone();
     let bounds = [Some(front.agent.settings.timeouts.call), request.context.timeout.take()];
     let end = bounds.into_iter().flatten().map(|timeout| started.after(timeout));
     request.context.deadline = request.context.deadline.into_iter().chain(end).min();
     request
-}
-
-fn try_of_refusal(target: &AgentHandle, refusal: &Refusal) -> Try {
-    let envelope = refusal.to_envelope(target.name().as_str());
-    Try {
-        target: Arc::clone(&target.agent.target),
-        error_code: envelope.error_code,
-        message: envelope.message,
-        retry_after: envelope.retry_after,
-    }
 }
 
 fn more_open(left: GateView, right: GateView) -> GateView {

@@ -7,20 +7,23 @@ use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
 
 use super::{
-    agent_actor::{AgentMessage, Job},
+    agent_actor::{AgentMessage, Job, Leg},
     call::{CallContext, CallError, CallReply, CallRequest},
     call_record::{Caller, logged_refusal},
     core::{AgentCore, Guard, Shared, lock},
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
-    permit::{GatePass, Lease, Passes, Permit},
+    permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
     supervisor::SupervisorMessage,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
-    policy::breaker::state::{GateView, Pass, PassKind},
+    policy::{
+        breaker::state::{GateView, Pass, PassKind},
+        fallback::{Elsewhere, Reason},
+    },
 };
 
 /// A cloneable front of one agent.
@@ -45,6 +48,15 @@ pub struct Refused {
     refusal: Refusal,
 }
 
+impl Sent {
+    /// Its end; `None` if the actor died with it.
+    pub(crate) async fn end(self) -> Option<Result<CallReply, CallError>> {
+        // The guard lives until the answer is here: whoever drops this future cancels the call.
+        let Self { answer, context: _, cancel_on_drop: _cancel_on_drop } = self;
+        answer.await.ok()
+    }
+}
+
 impl Refused {
     /// The outward shape.
     pub fn to_envelope(&self) -> Envelope {
@@ -67,57 +79,74 @@ impl AgentHandle {
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
     pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let admitted = self
-            .admit_any(&request.context, &ParkedAt::default())
-            .map_err(|refusal| self.refused(&refusal, &request.context))?;
+        let refused = |refusal: Refusal| self.refused(&refusal, &request.context);
+        if self.agent.is_alone() {
+            let permit = self.admit(&request.context).map_err(refused)?;
+            let sent = self.send(permit, request, None);
+            return self.answer(sent).await;
+        }
+        let admitted = self.admit_any(&request.context, &ParkedAt::default()).map_err(refused)?;
         admitted.send(request).answer().await
     }
 
     /// Takes everything that a call needs (gates, slots, permit) and gives it back at once, as if the call had never been: what an
     /// admission or a refusal costs, for measurements. Nothing is sent, no breaker learns anything.
     pub fn admit_and_release(&self, context: &CallContext) -> Result<(), Refused> {
-        match self.admit(context) {
-            Ok(permit) => {
-                drop(permit);
-                Ok(())
-            }
-            Err(refusal) => Err(Refused { agent: self.name().clone(), refusal }),
-        }
+        let admitted = if self.agent.is_alone() {
+            self.admit(context).map(drop)
+        } else {
+            self.admit_any(context, &ParkedAt::default()).map(drop)
+        };
+        admitted.map_err(|refusal| Refused { agent: self.name().clone(), refusal })
     }
 
     /// Hands an admitted call to the actor.
-    pub(crate) fn send(&self, permit: Permit, request: CallRequest) -> Sent {
+    pub(crate) fn send(&self, permit: Permit, request: CallRequest, leg: Option<Leg>) -> Sent {
         let (reply, answer) = oneshot::channel();
         let cancel = self.shared.aborting.child_token();
         let cancel_on_drop = cancel.clone().drop_guard();
         // Only a log asks who it was that a dying actor's call was for.
         let context = self.shared.call_log.is_some().then(|| Box::new(request.context.clone()));
-        let job = Job::new(request, permit, reply, cancel);
+        let job = Job::new(request, permit, reply, cancel, leg);
         // Where the actor is gone the job is dropped here, and with it the permit and the reply port.
         self.agent.address.cast(AgentMessage::Call(Box::new(job)));
         Sent { answer, context, cancel_on_drop }
     }
 
     /// Waits for the answer to a call that was sent.
-    pub(crate) async fn answer(&self, sent: Sent) -> Result<CallReply, CallError> {
-        // The guard lives until the answer is here: whoever drops this future cancels the call.
-        let Sent { answer, context, cancel_on_drop: _cancel_on_drop } = sent;
-        if let Ok(result) = answer.await {
+    pub(crate) async fn answer(&self, mut sent: Sent) -> Result<CallReply, CallError> {
+        let context = sent.context.take();
+        if let Some(result) = sent.end().await {
             return result;
         }
-        let refusal = if self.shared.stopping.is_cancelled() { Refusal::ShuttingDown } else { Refusal::Restarted };
+        let (refusal, _) = self.lost();
         Err(self.refused(&refusal, &context.unwrap_or_default()))
     }
 
-    /// Takes everything that a call needs, or nothing: gates from the outside in, then slots.
+    /// What a call gets whose actor is gone, and whether another target may answer instead.
+    pub(crate) fn lost(&self) -> (Refusal, Elsewhere) {
+        if self.shared.stopping.is_cancelled() {
+            (Refusal::ShuttingDown, Elsewhere::MayNot)
+        } else {
+            (Refusal::Restarted, Elsewhere::May(Reason::Restarted))
+        }
+    }
+
+    /// Takes everything that a call needs at this target, or nothing: gates from the outside in, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
-        self.admit_parked(context, &ParkedAt::default())
+        self.admit_as(context, &ParkedAt::default(), None)
     }
 
     /// The same for a run that is `parked`: of the gates it is parked at it may take the trials that are kept for such runs. That is so
     /// at each gate on the way (provider, key, target), and all or nothing as ever: a run that finds a trial at the provider's gate and
     /// none further in gives the first one back, to everybody. While the provider's gate is on trial, none is taken further in.
-    pub(crate) fn admit_parked(&self, context: &CallContext, parked: &ParkedAt) -> Result<Permit, Refusal> {
+    /// A call that comes from another target of the agent brings the agent's slot along in `held`.
+    pub(crate) fn admit_as(
+        &self,
+        context: &CallContext,
+        parked: &ParkedAt,
+        held: Option<&Arc<CallSlot>>,
+    ) -> Result<Permit, Refusal> {
         let shared = &self.shared;
         let now = shared.now();
         if shared.stopping.is_cancelled() {
@@ -131,11 +160,13 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now));
+        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now, held));
         match lease {
             Ok(lease) => {
                 passes.announce(shared, now);
-                self.agent.metrics.admitted.increment(1);
+                if held.is_none() {
+                    self.agent.metrics.admitted.increment(1);
+                }
                 Ok(Permit::new(shared, &self.agent, id, passes, lease))
             }
             Err(refusal) => {
@@ -161,15 +192,24 @@ impl AgentHandle {
     /// The refusal as an error, counted and logged.
     pub(crate) fn refused(&self, refusal: &Refusal, context: &CallContext) -> CallError {
         let envelope = refusal.to_envelope(self.name().as_str());
+        self.count_refused(&envelope, context);
+        let tries = match refusal {
+            Refusal::Everywhere { tries, .. } => tries.clone(),
+            _ => Vec::new(),
+        };
+        CallError { tries, ..CallError::refused(envelope) }
+    }
+
+    /// Counts and logs a refusal: once a call, however many targets refused it.
+    pub(crate) fn count_refused(&self, envelope: &Envelope, context: &CallContext) {
         let labels = vec![
             metrics::Label::new("agent", self.name().as_str().to_owned()),
             metrics::Label::from_static_parts("reason", envelope.error_code.as_str()),
         ];
         metric::count(metric::REFUSED, labels, 1);
         if let Some(log) = &self.shared.call_log {
-            log.finished(logged_refusal(&self.shared, &self.agent, &envelope, Caller::of(context)));
+            log.finished(logged_refusal(&self.shared, &self.agent, envelope, Caller::of(context)));
         }
-        CallError::refused(envelope)
     }
 
     fn pass_gates(&self, id: u64, now: Timestamp, parked: &ParkedAt, passes: &mut Passes) -> Result<(), Refusal> {
@@ -219,14 +259,17 @@ impl AgentHandle {
         Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
-    /// A slot of the provider and one of the agent, or none.
-    fn take_slots(&self, now: Timestamp) -> Result<Lease, Refusal> {
+    /// A slot of the provider and one of the agent, unless that is held already; or none.
+    fn take_slots(&self, now: Timestamp, held: Option<&Arc<CallSlot>>) -> Result<Lease, Refusal> {
         let agent = &self.agent;
         let chance = self.shared.chance.fork(agent.index as u64);
         if let Some(slots) = &agent.provider.slots {
             lock(slots)
                 .try_take(agent.member, now, chance)
                 .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
+        }
+        if let Some(held) = held {
+            return Ok(Lease::with_call_slot(&self.shared, agent, now, Arc::clone(held)));
         }
         let taken = {
             let mut slots = lock(&agent.common.slots);
@@ -235,7 +278,11 @@ impl AgentHandle {
         match taken {
             Ok(in_flight) => {
                 agent.metrics.in_flight.set(f64::from(in_flight));
-                Ok(Lease::of_taken(&self.shared, agent, now))
+                if agent.is_alone() {
+                    return Ok(Lease::of_taken(&self.shared, agent, now));
+                }
+                let call_slot = CallSlot::of_taken(&self.shared, agent, now);
+                Ok(Lease::with_call_slot(&self.shared, agent, now, call_slot))
             }
             Err(full) => {
                 if let Some(slots) = &agent.provider.slots {

@@ -54,7 +54,7 @@ metrics! {
     FIRST_TOKEN_SECONDS "watertight_first_token_seconds" Histogram "How long streams took to their first content.";
     TOKENS "watertight_tokens_total" Counter "Tokens used, by kind.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
-    FALLBACKS "watertight_fallbacks_total" Counter "Further targets that were asked because one before them failed.";
+    FALLBACKS "watertight_fallbacks_total" Counter "Targets that were passed over for a further one, by reason.";
     USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";

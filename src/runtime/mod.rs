@@ -31,6 +31,7 @@ mod address;
 mod agent_actor;
 mod assembly;
 mod attempt_cut;
+mod attempt_request;
 mod attempts;
 mod call_record;
 mod core;

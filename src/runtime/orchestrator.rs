@@ -353,12 +353,14 @@ impl OrchestratorActor {
         let Some(guard) = behind.first().and_then(|agent| agent.guard_of(breaker)) else { return };
         // Before any run is told: whatever begins while they are told is news of its own.
         let generation = guard.gate.generation();
+        // An agent with several targets behind one gate is told once.
+        let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
         let mut runs = self.runs.live();
         // Trials are few: the oldest runs come first.
         runs.sort_by_key(|run| (run.class, run.number));
         for run in runs {
-            for agent in &behind {
-                run.tell(Told::GateChanged(agent.settings.name.clone()));
+            for agent in &names {
+                run.tell(Told::GateChanged((*agent).clone()));
             }
             self.turn(&run);
         }

@@ -42,12 +42,13 @@ impl ParkedAt {
         if is_counted { Asker::ParkedRun } else { Asker::Anyone }
     }
 
-    /// Counts the run where its plan is parked now: once at every gate in front of each agent that it waits for.
+    /// Counts the run where its plan is parked now: once at every gate in front of each
+    /// target of the agents that it waits for.
     pub(crate) fn follow(&mut self, plan: &RunPlan, shared: &Shared) {
         let agents = plan.parked_at();
         let agents = agents.iter().filter_map(|name| shared.agent(name.as_str()));
-        let guards: Vec<&Guard> =
-            agents.flat_map(|agent| shared.targets_of(agent)).flat_map(|target| target.guards()).collect();
+        let targets = agents.flat_map(|agent| shared.targets_of(agent));
+        let guards: Vec<&Guard> = targets.flat_map(|target| target.guards()).collect();
         self.counted.retain(|counted| guards.iter().any(|guard| guard.id == counted.id));
         for guard in guards {
             if self.asker(guard.id) == Asker::Anyone {

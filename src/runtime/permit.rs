@@ -14,40 +14,88 @@ use crate::{
     policy::breaker::state::{Pass, PassKind},
 };
 
-/// The slots of one call. Shared with work that cannot be interrupted: they are free when the last holder is gone.
+/// The slots of one call at one target. Shared with work that cannot be interrupted: they are free when the last holder is gone.
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     agent: Arc<AgentCore>,
     taken: Timestamp,
+    /// Where the call may move on to another target: the agent's slot, which moves with it.
+    call_slot: Option<Arc<CallSlot>>,
 }
 
 impl Lease {
     /// Makes the drop responsible for slots that were just taken at `taken`.
     pub(crate) fn of_taken(shared: &Arc<Shared>, agent: &Arc<AgentCore>, taken: Timestamp) -> Self {
-        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken }
+        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken, call_slot: None }
+    }
+
+    /// The same for a provider's slot taken at `taken`, where `call_slot` answers for the agent's.
+    pub(crate) fn with_call_slot(
+        shared: &Arc<Shared>,
+        agent: &Arc<AgentCore>,
+        taken: Timestamp,
+        call_slot: Arc<CallSlot>,
+    ) -> Self {
+        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken, call_slot: Some(call_slot) }
+    }
+
+    /// The agent's slot, where it moves on with the call.
+    pub(crate) fn call_slot(&self) -> Option<&Arc<CallSlot>> {
+        self.call_slot.as_ref()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         let now = self.shared.now();
-        let agent = &self.agent;
-        let in_flight = {
-            let mut slots = lock(&agent.common.slots);
-            slots.give_back(0, self.taken, now);
-            slots.in_flight()
-        };
-        if let Some(slots) = &agent.provider.slots {
-            lock(slots).give_back(agent.member, self.taken, now);
+        if self.call_slot.is_none() {
+            give_back_agent_slot(&self.agent, self.taken, now);
         }
-        agent.metrics.in_flight.set(f64::from(in_flight));
-        let held_ms = u64::try_from(now.since(self.taken).as_millis()).unwrap_or(u64::MAX);
-        let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
-        agent.metrics.slot_seconds.absolute(total_ms / 1_000);
-        let waited_for = self.shared.line_length.load(Ordering::Acquire) > 0;
-        if waited_for && !self.shared.line_woken.swap(true, Ordering::AcqRel) {
-            self.shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
+        if let Some(slots) = &self.agent.provider.slots {
+            lock(slots).give_back(self.agent.member, self.taken, now);
         }
+        wake_line(&self.shared);
+    }
+}
+
+/// The agent's slot of a call that may ask several targets: one for all of them, free when call and leases are gone.
+pub(crate) struct CallSlot {
+    shared: Arc<Shared>,
+    agent: Arc<AgentCore>,
+    taken: Timestamp,
+}
+
+impl CallSlot {
+    /// Makes the drop responsible for an agent's slot that was just taken at `taken`.
+    pub(crate) fn of_taken(shared: &Arc<Shared>, agent: &Arc<AgentCore>, taken: Timestamp) -> Arc<Self> {
+        Arc::new(Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken })
+    }
+}
+
+impl Drop for CallSlot {
+    fn drop(&mut self) {
+        give_back_agent_slot(&self.agent, self.taken, self.shared.now());
+        wake_line(&self.shared);
+    }
+}
+
+fn give_back_agent_slot(agent: &AgentCore, taken: Timestamp, now: Timestamp) {
+    let in_flight = {
+        let mut slots = lock(&agent.common.slots);
+        slots.give_back(0, taken, now);
+        slots.in_flight()
+    };
+    agent.metrics.in_flight.set(f64::from(in_flight));
+    let held_ms = u64::try_from(now.since(taken).as_millis()).unwrap_or(u64::MAX);
+    let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+    agent.metrics.slot_seconds.absolute(total_ms / 1_000);
+}
+
+/// Tells the orchestrator of a free slot, once, if somebody waits for one.
+fn wake_line(shared: &Shared) {
+    let waited_for = shared.line_length.load(Ordering::Acquire) > 0;
+    if waited_for && !shared.line_woken.swap(true, Ordering::AcqRel) {
+        shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
     }
 }
 

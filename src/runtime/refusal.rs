@@ -13,6 +13,7 @@ use crate::{
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
         bulkhead::Full,
+        fallback::Reason as FallbackReason,
         retry::is_retryable,
         verdict::Keyed,
     },
@@ -38,9 +39,9 @@ pub(crate) enum Refusal {
     /// The runtime is stopping.
     #[error("this node is stopping")]
     ShuttingDown,
-    /// No target of the agent takes the call: the refusal of the one that can be asked again first, and all of them.
-    #[error("every target refuses; the one that can be asked first: {soonest}")]
-    Everywhere { soonest: Box<Refusal>, retry_after: Option<f64>, tries: Vec<Try> },
+    /// No target of the agent takes the call: the refusal that speaks for them, and all of them.
+    #[error("every target refuses; {spoken}")]
+    Everywhere { spoken: Box<Refusal>, retry_after: Option<f64>, tries: Vec<Try> },
     /// The actor died with the call queued.
     #[error("the agent restarted while the call was queued")]
     Restarted,
@@ -50,21 +51,33 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// One refusal of several targets, in the order they were asked. A quota that is spent at one of them is not the answer while
-    /// another one comes back by itself.
+    /// One refusal of several targets, in the order they were asked, with the earliest wait of all. The one it speaks with is the
+    /// first that only lacks a slot, since such a place would take the call; else the first that passes by itself, so that a quota that
+    /// is spent at one of them is not the answer while another one comes back.
     pub(crate) fn of_all(refusals: Vec<Self>, tries: Vec<Try>) -> Self {
-        let wait = |tried: &Try| match tried.error_code {
-            ErrorCode::QuotaSpent => f64::INFINITY,
-            _ => tried.retry_after.unwrap_or(f64::MAX),
-        };
-        let soonest = refusals
-            .into_iter()
-            .zip(&tries)
-            .min_by(|(_, left), (_, right)| wait(left).total_cmp(&wait(right)))
-            .map(|(refusal, tried)| (Box::new(refusal), tried.retry_after));
-        match soonest {
-            Some((soonest, retry_after)) => Self::Everywhere { soonest, retry_after, tries },
+        let passes = |tried: &&Try| tried.error_code.retryable();
+        let waits = |tried: &Try| tried.retry_after;
+        let earliest = |left: f64, right: f64| left.min(right);
+        let retry_after = tries.iter().filter(passes).filter_map(waits).reduce(earliest);
+        let retry_after = retry_after.or_else(|| tries.iter().filter_map(waits).reduce(earliest));
+        let spoken = refusals
+            .iter()
+            .position(Self::is_full)
+            .or_else(|| tries.iter().position(|tried| tried.error_code.retryable()))
+            .unwrap_or(0);
+        match refusals.into_iter().nth(spoken) {
+            Some(spoken) => Self::Everywhere { spoken: Box::new(spoken), retry_after, tries },
             None => Self::ShuttingDown,
+        }
+    }
+
+    /// Why the target that refuses so is passed over; `None` if the others would say the same.
+    pub(crate) fn passed_over_for(&self) -> Option<FallbackReason> {
+        match self {
+            Self::Gate { .. } => Some(FallbackReason::GateShut),
+            Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
+            Self::Restarted => Some(FallbackReason::Restarted),
+            Self::Deadline | Self::ShuttingDown | Self::DeadLetter | Self::Everywhere { .. } => None,
         }
     }
 
@@ -72,7 +85,7 @@ impl Refusal {
     pub(crate) fn is_full(&self) -> bool {
         match self {
             Self::Bulkhead { .. } => true,
-            Self::Everywhere { soonest, .. } => soonest.is_full(),
+            Self::Everywhere { spoken, .. } => spoken.is_full(),
             _ => false,
         }
     }
@@ -90,8 +103,8 @@ impl Refusal {
     pub(crate) fn to_envelope(&self, agent: &str) -> Envelope {
         let message = self.to_string();
         let envelope = match self {
-            Self::Everywhere { soonest, retry_after, tries } => {
-                let mut envelope = soonest.to_envelope(agent).with_detail("tries", serde_json::json!(tries));
+            Self::Everywhere { spoken, retry_after, tries } => {
+                let mut envelope = spoken.to_envelope(agent).with_detail("tries", serde_json::json!(tries));
                 envelope.message = message;
                 match retry_after {
                     Some(wait) => envelope.with_retry_after(*wait),
