@@ -54,7 +54,7 @@ pub fn file_settings(settings: &Settings) -> FileSettings {
 }
 
 /// Who keeps attempts word for word, if anybody is to.
-pub fn captures(settings: &Settings, journal: &Arc<SqliteJournal>) -> Result<Option<Captures>, Stop> {
+pub(super) fn captures(settings: &Settings, journal: &Arc<SqliteJournal>) -> Result<Option<Captures>, Stop> {
     let table = &settings.capture;
     let rule = match table.mode {
         CaptureMode::Off => return Ok(None),
