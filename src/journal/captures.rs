@@ -151,6 +151,18 @@ impl SqliteJournal {
         .await
     }
 
+    /// How many captures there are, and how many notes of readings.
+    #[cfg(test)]
+    pub(crate) async fn captures_kept(&self) -> Result<(u64, u64), JournalError> {
+        self.ask(|connection| {
+            let count = |table: &str| {
+                connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0))
+            };
+            Ok((from_sql(count("capture")?), from_sql(count("capture_read")?)))
+        })
+        .await
+    }
+
     /// Who read the captures of a run, oldest first.
     pub async fn capture_readings(
         &self,
