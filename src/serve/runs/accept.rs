@@ -32,6 +32,7 @@ use crate::{
             failure::Failure,
             query::{InPath, idempotency_key},
         },
+        files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
     transport::template::{Filling, Template},
@@ -71,7 +72,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair)).routes(routes!(rerun))
 }
 
-/// Starts a run. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
+/// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
 #[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunBody,
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
@@ -81,18 +82,82 @@ pub(crate) async fn start(
     request: Request,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
+    if is_form(&headers) {
+        return start_by_form(&state, caller, key, request).await;
+    }
+    expect_json(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
     let hash = hex(&Sha256::digest(&whole.bytes));
     let body: RunBody = parse(&whole.bytes)?;
     drop(whole);
     let running = state.running().await?;
-    let (scope, limits) = (caller.scope(), state.limits);
-    let mut new = new_run(&state, caller, body, key.map(|key| Idempotency { key, request_hash: hash }))?;
-    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
-    let accepted = running.runtime.accept_run(new).await?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
+    let accepted = accept(&state, &running, caller, body, idempotency).await?;
     answer(&running, accepted).await
+}
+
+/// The same with files in it. Whatever keeps the run from being started, files that came with it do not stay.
+async fn start_by_form(
+    state: &AppState,
+    caller: Caller,
+    key: Option<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let _place = state.caps.upload()?;
+    let form = read_form(state, &caller, request).await?;
+    let running = state.running().await?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
+    let accepted = match body_of(&form) {
+        Ok(body) => accept(state, &running, caller.clone(), body, idempotency).await,
+        Err(failure) => Err(failure),
+    };
+    if accepted.as_ref().map_or(true, |accepted| accepted.replayed) {
+        forget(&running.files, &caller, &form).await;
+    }
+    answer(&running, accepted?).await
+}
+
+async fn accept(
+    state: &AppState,
+    running: &Running,
+    caller: Caller,
+    body: RunBody,
+    idempotency: Option<Idempotency>,
+) -> Result<Accepted, Failure> {
+    let (scope, limits) = (caller.scope(), state.limits);
+    let mut new = new_run(state, caller, body, idempotency)?;
+    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
+    Ok(running.runtime.accept_run(new).await?)
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
+}
+
+fn body_of(form: &Form) -> Result<RunBody, Failure> {
+    let request = Value::Object(as_run_request(form)?);
+    serde_json::from_value(request).map_err(|error| Failure::invalid(format!("the form does not fit: {error}")))
+}
+
+/// Of what a form says: ids of files differ each time that the same form is sent, their bytes do not.
+fn hash_of(form: &Form) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    };
+    for (name, text) in &form.fields {
+        add(name.as_bytes());
+        add(text.as_bytes());
+    }
+    for FormFile { part, file } in &form.files {
+        add(part.as_bytes());
+        add(file.name.as_bytes());
+        add(&file.hash);
+    }
+    hex(&hash.finalize())
 }
 
 fn new_run(
@@ -117,19 +182,18 @@ fn new_run(
 /// The workflow of this name, or the only one.
 fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Failure> {
     let known = || state.workflows.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    match name {
-        Some(name) => state
+    if let Some(name) = name {
+        state
             .workflows
             .get(name)
             .cloned()
-            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known()))),
-        None => {
-            let mut all = state.workflows.values();
-            match (all.next(), all.next()) {
-                (Some(only), None) => Ok(Arc::clone(only)),
-                (None, _) => Err(Failure::not_found("workflow here")),
-                _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
-            }
+            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known())))
+    } else {
+        let mut all = state.workflows.values();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Ok(Arc::clone(only)),
+            (None, _) => Err(Failure::not_found("workflow here")),
+            _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
         }
     }
 }
@@ -237,13 +301,12 @@ async fn over(
 
 /// 202 with the run as it stands, and where it is to be found.
 async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
-    let record = match &accepted.handle {
-        Some(handle) => handle.record(),
-        None => {
-            use crate::runtime::journal::Journal as _;
-            let stored = running.journal.record(&accepted.run_id).await?;
-            stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
-        }
+    let record = if let Some(handle) = &accepted.handle {
+        handle.record()
+    } else {
+        use crate::runtime::journal::Journal as _;
+        let stored = running.journal.record(&accepted.run_id).await?;
+        stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
     };
     let mut answer = (StatusCode::ACCEPTED, Answer(record)).into_response();
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", accepted.run_id)) {
