@@ -12,7 +12,7 @@ use super::{
     exit::Stop,
     project::Project,
     say::say,
-    storage::{file_settings, journal_settings},
+    storage::{self, file_settings, journal_settings},
     told_to_stop::told_to_stop,
 };
 use crate::{
@@ -105,7 +105,10 @@ async fn start(project: &Project, settings: &Settings, log: Option<&Arc<CallLogF
     let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let logs = CallLogs { ledger: journal.usage_log(), file: log.map(Arc::clone) };
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)))?;
-    let builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    if let Some(captures) = storage::captures(settings, &journal)? {
+        builder = builder.captures(captures);
+    }
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
     let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));

@@ -1,6 +1,6 @@
 //! Asking for a run, and for the repair of one. A run is answered for only when it is written down.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json as Answer,
@@ -16,10 +16,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{find::Found, input};
 use crate::{
-    model::envelope::ErrorCode,
+    model::{envelope::ErrorCode, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},
-        journal::Idempotency,
+        engine::Runtime,
+        journal::{Idempotency, RunAccepted, RunOwner},
     },
     serve::{
         access::{
@@ -34,8 +35,12 @@ use crate::{
         files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
+    transport::template::{Filling, Template},
     workflow::checked::Workflow,
 };
+
+/// The longest prompt that may stand in for an agent's own.
+pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
 
 /// Says that a run was asked for before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -64,7 +69,7 @@ pub struct RunBody {
 
 /// The routes.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair))
+    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair)).routes(routes!(rerun))
 }
 
 /// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
@@ -205,22 +210,93 @@ pub(crate) async fn repair(
     state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
-    let found = Found::of(&running, &caller, &id).await?;
-    let record = found.record(&running).await?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let idempotency =
+        key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
+    let accepted = running.runtime.repair(&old, &record, owner, idempotency).await?;
+    answer(&running, accepted).await
+}
+
+/// A run that goes on from a step of another one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RerunBody {
+    /// The first step that is done again; all that depends on it is done again too.
+    pub from: String,
+    /// A prompt for that step's agent instead of its own, in the new run only.
+    pub prompt: Option<String>,
+}
+
+/// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
+#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", request_body = RerunBody,
+    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+pub(crate) async fn rerun(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Failure> {
+    state.ending.check()?;
+    expect_json(&headers)?;
+    let key = idempotency_key(&headers)?;
+    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
+    let digest = Sha256::digest([b"rerun ", id.as_bytes(), b" ", &whole.bytes[..]].concat());
+    let body: RerunBody = parse(&whole.bytes)?;
+    drop(whole);
+    let running = state.running().await?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt)?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
+    let accepted = running.runtime.rerun(&old, &record, &body.from, prompts, owner, idempotency).await?;
+    answer(&running, accepted).await
+}
+
+/// Which agent's prompt is replaced, if the step is there and the prompt can be one.
+pub fn prompts_of(
+    runtime: &Runtime,
+    workflow: &Workflow,
+    from: &str,
+    prompt: Option<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let steps = workflow.steps();
+    let Some(step) = steps.iter().find(|step| step.id() == from) else {
+        let known: Vec<&str> = steps.iter().map(|step| step.id()).collect();
+        let hint = nearest::hint(from, known.iter().copied());
+        return Err(Failure::invalid(format!("there is no step {from:?}{hint} (steps: {})", known.join(", "))));
+    };
+    let Some(prompt) = prompt else { return Ok(BTreeMap::new()) };
+    let agent = step.agent();
+    // Agents that can pass a request on are those behind which a model stands.
+    if !runtime.agent(agent.as_str()).is_some_and(|agent| agent.relays()) {
+        return Err(Failure::invalid(format!("agent {agent} of step {from} has no prompt to replace")));
+    }
+    if prompt.len() > PROMPT_BYTES_MAX {
+        return Err(Failure::invalid(format!("the prompt is larger than {PROMPT_BYTES_MAX} bytes")));
+    }
+    Template::try_new(&prompt, Filling::Text)
+        .map_err(|error| Failure::invalid(format!("the prompt cannot be used: {error}")))?;
+    Ok(BTreeMap::from([(agent.to_string(), prompt)]))
+}
+
+/// A run that is over, and whose its successor is: the old one's owner's, whoever asks for it.
+async fn over(
+    running: &Running,
+    caller: &Caller,
+    id: &str,
+) -> Result<(RunAccepted, Arc<RunRecord>, RunOwner), Failure> {
+    let found = Found::of(running, caller, id).await?;
+    let record = found.record(running).await?;
     if !record.status.is_terminal() {
         return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
     }
-    let old = running.journal.accepted(&id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
-    let idempotency =
-        key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    // The new run is the old one's owner's, whoever asked for it.
-    let owner = crate::runtime::journal::RunOwner {
+    let old = running.journal.accepted(id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+    let owner = RunOwner {
         key_id: caller.key_name().map(str::to_owned),
         traceparent: Some(caller.facts.traceparent.clone()),
         ..old.owner.clone()
     };
-    let accepted = running.runtime.repair(&old, &record, owner, idempotency).await?;
-    answer(&running, accepted).await
+    Ok((old, record, owner))
 }
 
 /// 202 with the run as it stands, and where it is to be found.
