@@ -8,6 +8,7 @@ use std::{
 };
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
 
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
@@ -39,6 +40,8 @@ pub(crate) enum OrchestratorMessage {
     SlotFreed,
     /// Show that it turns.
     Beat,
+    /// Say that everything that was sent before is done.
+    Tell(oneshot::Sender<()>),
     /// Die, as a fault would make it.
     Crash,
 }
@@ -79,6 +82,8 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::SlotFreed => self.serve_line(),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
+            // Who asked may have stopped waiting.
+            OrchestratorMessage::Tell(done) => drop(done.send(())),
             OrchestratorMessage::Crash => return Err("told to crash".into()),
         }
         Ok(())
@@ -145,7 +150,7 @@ impl OrchestratorActor {
 
     /// True if a durable run must not move here any more. While its node stops it only takes in what is under way.
     fn is_frozen(&self, inner: &mut RunInner) -> bool {
-        if self.shared.stopping.is_cancelled() {
+        if self.shared.holds_runs() {
             inner.plan.hold_back();
         }
         self.shared.aborting.is_cancelled() || self.shared.frozen.load(Ordering::Acquire)
@@ -295,7 +300,7 @@ impl OrchestratorActor {
     /// Gives free slots to those who wait: the oldest run of the highest class first, whoever has every slot it lacks.
     fn serve_line(&self) {
         self.shared.line_woken.store(false, Ordering::Release);
-        if self.shared.journal.is_some() && self.shared.stopping.is_cancelled() {
+        if self.shared.journal.is_some() && self.shared.holds_runs() {
             return;
         }
         let mut full: HashSet<usize> = HashSet::new();

@@ -84,7 +84,7 @@ impl Runtime {
             prompts: BTreeMap::new(),
         };
         let log = RunLog::new(run_id, None, Vec::new());
-        let cell = Arc::new(RunCell::new(facts, shared.aborting.child_token(), plan, log, Told::Start));
+        let cell = Arc::new(RunCell::new(facts, shared.aborting_runs.child_token(), plan, log, Told::Start));
         if !self.runs.add(&cell) {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));
         }
@@ -94,7 +94,7 @@ impl Runtime {
 
     /// Whether this node takes a run of this workflow now.
     pub(crate) fn may_start(&self, workflow: &Workflow) -> Result<(), Box<Envelope>> {
-        if self.shared.stopping.is_cancelled() {
+        if self.shared.holds_runs() {
             let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
             return Err(Box::new(envelope.with_retry_after(1.0)));
         }

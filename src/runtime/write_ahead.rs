@@ -36,7 +36,7 @@ impl OrchestratorActor {
             let is_ready = |next: &Deferred| next.batch.is_some_and(|batch| batch <= durable);
             let mut ready = Vec::new();
             // While the node stops nothing new is begun: it goes on after the restart.
-            while !self.shared.stopping.is_cancelled() && inner.deferred.front().is_some_and(is_ready) {
+            while !self.shared.holds_runs() && inner.deferred.front().is_some_and(is_ready) {
                 ready.extend(inner.deferred.pop_front());
             }
             if ready.is_empty() {

@@ -3,15 +3,13 @@
 use axum::{body::Body, http::Request};
 
 use super::support::World;
-use crate::{serve::answer::dress::URI_BYTES_MAX, settings::serve::ServeSettings};
+use crate::settings::serve::ServeSettings;
 
 const ANN: (&str, &str) = ("authorization", "Bearer ann");
 
 #[tokio::test]
 async fn every_broken_request_is_answered_with_an_envelope() {
     let world = World::usual().await;
-    let long = format!("/v1/runs?x={}", "y".repeat(URI_BYTES_MAX));
-    let wide = "w".repeat(70_000);
     for (method, path, header, body, status, code) in [
         ("GET", "/nowhere", ANN, "", 404, "NOT_FOUND"),
         ("GET", "/v1/%00", ANN, "", 404, "NOT_FOUND"),
@@ -19,8 +17,6 @@ async fn every_broken_request_is_answered_with_an_envelope() {
         ("GET", "/v1/runs/%ff", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs/..%2f..%2fetc", ANN, "", 404, "NOT_FOUND"),
         ("PATCH", "/v1/runs", ANN, "", 405, "INVALID_REQUEST"),
-        ("GET", &long, ANN, "", 414, "INVALID_REQUEST"),
-        ("GET", "/v1/runs", ("x-wide", &wide), "", 431, "INVALID_REQUEST"),
         ("GET", "/v1/runs?limit=0", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs?limt=1", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs?cursor=abc", ANN, "", 400, "INVALID_REQUEST"),
