@@ -241,3 +241,25 @@ fn read_public_url(reader: &mut Reader<'_, '_>) -> Option<String> {
     reader.explain("public_url", text);
     Some(text.trim_end_matches('/').to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::tests::Given;
+
+    #[test]
+    fn what_connections_may_do_is_set_explained_and_bounded() {
+        let plain = Given::config("").load().unwrap().serve;
+        assert_eq!((plain.connections_per_address_max, plain.http2_streams_max), (None, 256));
+        assert_eq!((plain.target_bytes_max, plain.body_bytes_per_second_min), (8 * 1024, 128));
+        let text = "[serve]\nconnections_per_address_max = 9\nhttp2_streams_max = 7\ntarget_bytes_max = 100\nbody_bytes_per_second_min = 5\n";
+        let settings = Given::config(text).load().unwrap();
+        let changed = &settings.serve;
+        assert_eq!((changed.connections_per_address_max, changed.http2_streams_max), (Some(9), 7));
+        assert_eq!((changed.target_bytes_max, changed.body_bytes_per_second_min), (100, 5));
+        for key in ["connections_per_address_max", "http2_streams_max", "target_bytes_max", "body_bytes_per_second_min"] {
+            assert!(settings.explained.iter().any(|line| line.key == format!("serve.{key}")), "{key}");
+            let error = Given::config(&format!("[serve]\n{key} = 0\n")).load().unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+}

@@ -14,26 +14,27 @@ output = "steps.meta.output"
 topics = "json"
 [[step]]
 id = "style"
-agent = "style"
+agent = "tone"
 in = { topics = "input.topics" }
 [[step]]
 id = "draft"
-agent = "draft"
+agent = "write"
 in = { topic = "topic", style = "steps.style.output.text" }
 map = { over = "input.topics", as = "topic", parallel = 3 }
 [[step]]
 id = "review"
-agent = "review"
+agent = "judge"
 in = { drafts = "steps.draft.output" }
 [[step]]
 id = "meta"
-agent = "meta"
+agent = "sum"
 in = { review = "steps.review.output.text" }
 """
 
 
 def settings(url):
-    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("style", "draft", "review", "meta"))
+    # Names of their own: bundled agents would bring their schemas along.
+    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("tone", "write", "judge", "sum"))
     return f'[providers.scripted]\nkind = "http"\nbase_url = "{url}"\nslots = 64\n{agents}'
 
 
