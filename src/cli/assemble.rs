@@ -150,6 +150,9 @@ pub(super) async fn runtime(
     builder(project, settings, call_log, &bare)?.start().await.map_err(Stop::usage)
 }
 
+/// A further target and who works there.
+type Further = (TargetSettings, Arc<dyn Backend>);
+
 /// The backends of an agent's further targets.
 fn further_of(
     project: &Project,
@@ -157,7 +160,7 @@ fn further_of(
     agent: &Agent,
     backends: &Backends,
     around: Around<'_>,
-) -> Result<Vec<(TargetSettings, Arc<dyn Backend>)>, Stop> {
+) -> Result<Vec<Further>, Stop> {
     let mut further = Vec::new();
     for target in &agent.targets {
         let mut there = agent.clone();

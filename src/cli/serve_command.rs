@@ -21,7 +21,7 @@ use super::{
     project::Project,
     say::say,
     serve_end::{Leaving, end},
-    storage::{file_settings, journal_settings, listener_settings},
+    storage::{self, file_settings, journal_settings, listener_settings},
     told_to_stop::told_to_stop,
 };
 use crate::{
@@ -224,7 +224,10 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
     let around = |agent: &_, backend| giver.around(agent, backend);
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
-    let builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    if let Some(captures) = storage::captures(settings, &journal)? {
+        builder = builder.captures(captures);
+    }
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
     let running = Running { runtime, journal, files };

@@ -1,14 +1,19 @@
 //! The journal, its files and the listener as the configuration wants them: the one place that knows both the tables and what they set.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use super::exit::Stop;
 use crate::{
     journal::{
+        capture_writer::CaptureWriter,
         files::store::FileSettings,
+        journal::SqliteJournal,
         settings::{JournalSettings, Retention, Survives},
     },
+    policy::capture::CaptureRule,
+    runtime::capture::Captures,
     serve::listener::settings::ListenerSettings,
-    settings::{journal::SurvivesWord, load::Settings, serve::ServeSettings},
+    settings::{capture::CaptureMode, journal::SurvivesWord, load::Settings, serve::ServeSettings},
 };
 
 /// What to open the journal with. Relative paths start at `folder`, that of the configuration.
@@ -66,4 +71,17 @@ pub fn listener_settings(table: &ServeSettings) -> ListenerSettings {
         http2_streams_max: table.http2_streams_max,
         ..ListenerSettings::default()
     }
+}
+
+/// Who keeps attempts word for word, if anybody is to.
+pub(super) fn captures(settings: &Settings, journal: &Arc<SqliteJournal>) -> Result<Option<Captures>, Stop> {
+    let table = &settings.capture;
+    let rule = match table.mode {
+        CaptureMode::Off => return Ok(None),
+        CaptureMode::Errors => CaptureRule::Errors,
+        CaptureMode::Sample => CaptureRule::Sample(table.sample_share),
+        CaptureMode::All => CaptureRule::All,
+    };
+    let writer = CaptureWriter::start(Arc::clone(journal), table.keep).map_err(Stop::usage)?;
+    Ok(Some(Captures::new(rule.checked().map_err(Stop::usage)?, Arc::new(writer))))
 }

@@ -178,9 +178,10 @@ fn bytes(reader: &mut Reader<'_, '_>, key: &'static str, default: u64) -> u64 {
 }
 
 fn read_listen(reader: &mut Reader<'_, '_>, default: SocketAddr) -> SocketAddr {
-    let listen = reader.text("listen").and_then(|text| match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
+    let listen = reader.text("listen").and_then(|text| {
+        if let Ok(address) = text.parse() {
+            Some(address)
+        } else {
             reader.refuse("listen", "must be an IP address with a port, as in \"127.0.0.1:7800\"");
             None
         }
@@ -256,8 +257,12 @@ mod tests {
         let changed = &settings.serve;
         assert_eq!((changed.connections_per_address_max, changed.http2_streams_max), (Some(9), 7));
         assert_eq!((changed.target_bytes_max, changed.body_bytes_per_second_min), (100, 5));
-        for key in ["connections_per_address_max", "http2_streams_max", "target_bytes_max", "body_bytes_per_second_min"] {
-            assert!(settings.explained.iter().any(|line| line.key == format!("serve.{key}")), "{key}");
+        for key in ["connections_per_address_max", "http2_streams_max", "target_bytes_max", "body_bytes_per_second_min"]
+        {
+            assert!(
+                crate::settings::load::explain(&settings).iter().any(|line| line.key == format!("serve.{key}")),
+                "{key}"
+            );
             let error = Given::config(&format!("[serve]\n{key} = 0\n")).load().unwrap_err().to_string();
             assert!(error.contains(key), "{error}");
         }

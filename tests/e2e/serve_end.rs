@@ -52,7 +52,8 @@ fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
                         std::thread::sleep(SLOW);
                     }
                     let body = json!({ "output": path }).to_string();
-                    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
                     // Whoever asked may be gone.
                     let _ = write!(reader.get_mut(), "{head}\r\n\r\n{body}");
                 }

@@ -1,6 +1,6 @@
 //! Asking for a run, and for the repair of one. A run is answered for only when it is written down.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json as Answer,
@@ -16,10 +16,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{find::Found, input};
 use crate::{
-    model::envelope::ErrorCode,
+    model::{envelope::ErrorCode, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},
-        journal::Idempotency,
+        engine::Runtime,
+        journal::{Idempotency, RunAccepted, RunOwner},
     },
     serve::{
         access::{
@@ -31,10 +32,15 @@ use crate::{
             failure::Failure,
             query::{InPath, idempotency_key},
         },
+        files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
+    transport::template::{Filling, Template},
     workflow::checked::Workflow,
 };
+
+/// The longest prompt that may stand in for an agent's own.
+pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
 
 /// Says that a run was asked for before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -63,10 +69,10 @@ pub struct RunBody {
 
 /// The routes.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair))
+    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair)).routes(routes!(rerun))
 }
 
-/// Starts a run. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
+/// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
 #[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunBody,
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
@@ -76,18 +82,82 @@ pub(crate) async fn start(
     request: Request,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
+    if is_form(&headers) {
+        return start_by_form(&state, caller, key, request).await;
+    }
+    expect_json(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
     let hash = hex(&Sha256::digest(&whole.bytes));
     let body: RunBody = parse(&whole.bytes)?;
     drop(whole);
     let running = state.running().await?;
-    let (scope, limits) = (caller.scope(), state.limits);
-    let mut new = new_run(&state, caller, body, key.map(|key| Idempotency { key, request_hash: hash }))?;
-    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
-    let accepted = running.runtime.accept_run(new).await?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
+    let accepted = accept(&state, &running, caller, body, idempotency).await?;
     answer(&running, accepted).await
+}
+
+/// The same with files in it. Whatever keeps the run from being started, files that came with it do not stay.
+async fn start_by_form(
+    state: &AppState,
+    caller: Caller,
+    key: Option<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let _place = state.caps.upload()?;
+    let form = read_form(state, &caller, request).await?;
+    let running = state.running().await?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
+    let accepted = match body_of(&form) {
+        Ok(body) => accept(state, &running, caller.clone(), body, idempotency).await,
+        Err(failure) => Err(failure),
+    };
+    if accepted.as_ref().map_or(true, |accepted| accepted.replayed) {
+        forget(&running.files, &caller, &form).await;
+    }
+    answer(&running, accepted?).await
+}
+
+async fn accept(
+    state: &AppState,
+    running: &Running,
+    caller: Caller,
+    body: RunBody,
+    idempotency: Option<Idempotency>,
+) -> Result<Accepted, Failure> {
+    let (scope, limits) = (caller.scope(), state.limits);
+    let mut new = new_run(state, caller, body, idempotency)?;
+    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
+    Ok(running.runtime.accept_run(new).await?)
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
+}
+
+fn body_of(form: &Form) -> Result<RunBody, Failure> {
+    let request = Value::Object(as_run_request(form)?);
+    serde_json::from_value(request).map_err(|error| Failure::invalid(format!("the form does not fit: {error}")))
+}
+
+/// Of what a form says: ids of files differ each time that the same form is sent, their bytes do not.
+fn hash_of(form: &Form) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    };
+    for (name, text) in &form.fields {
+        add(name.as_bytes());
+        add(text.as_bytes());
+    }
+    for FormFile { part, file } in &form.files {
+        add(part.as_bytes());
+        add(file.name.as_bytes());
+        add(&file.hash);
+    }
+    hex(&hash.finalize())
 }
 
 fn new_run(
@@ -112,19 +182,18 @@ fn new_run(
 /// The workflow of this name, or the only one.
 fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Failure> {
     let known = || state.workflows.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    match name {
-        Some(name) => state
+    if let Some(name) = name {
+        state
             .workflows
             .get(name)
             .cloned()
-            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known()))),
-        None => {
-            let mut all = state.workflows.values();
-            match (all.next(), all.next()) {
-                (Some(only), None) => Ok(Arc::clone(only)),
-                (None, _) => Err(Failure::not_found("workflow here")),
-                _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
-            }
+            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known())))
+    } else {
+        let mut all = state.workflows.values();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Ok(Arc::clone(only)),
+            (None, _) => Err(Failure::not_found("workflow here")),
+            _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
         }
     }
 }
@@ -141,33 +210,103 @@ pub(crate) async fn repair(
     state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
-    let found = Found::of(&running, &caller, &id).await?;
-    let record = found.record(&running).await?;
-    if !record.status.is_terminal() {
-        return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
-    }
-    let old = running.journal.accepted(&id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    // The new run is the old one's owner's, whoever asked for it.
-    let owner = crate::runtime::journal::RunOwner {
-        key_id: caller.key_name().map(str::to_owned),
-        traceparent: Some(caller.facts.traceparent.clone()),
-        ..old.owner.clone()
-    };
     let accepted = running.runtime.repair(&old, &record, owner, idempotency).await?;
     answer(&running, accepted).await
 }
 
+/// A run that goes on from a step of another one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RerunBody {
+    /// The first step that is done again; all that depends on it is done again too.
+    pub from: String,
+    /// A prompt for that step's agent instead of its own, in the new run only.
+    pub prompt: Option<String>,
+}
+
+/// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
+#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", request_body = RerunBody,
+    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+pub(crate) async fn rerun(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Failure> {
+    state.ending.check()?;
+    expect_json(&headers)?;
+    let key = idempotency_key(&headers)?;
+    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
+    let digest = Sha256::digest([b"rerun ", id.as_bytes(), b" ", &whole.bytes[..]].concat());
+    let body: RerunBody = parse(&whole.bytes)?;
+    drop(whole);
+    let running = state.running().await?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt)?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
+    let accepted = running.runtime.rerun(&old, &record, &body.from, prompts, owner, idempotency).await?;
+    answer(&running, accepted).await
+}
+
+/// Which agent's prompt is replaced, if the step is there and the prompt can be one.
+pub fn prompts_of(
+    runtime: &Runtime,
+    workflow: &Workflow,
+    from: &str,
+    prompt: Option<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let steps = workflow.steps();
+    let Some(step) = steps.iter().find(|step| step.id() == from) else {
+        let known: Vec<&str> = steps.iter().map(|step| step.id()).collect();
+        let hint = nearest::hint(from, known.iter().copied());
+        return Err(Failure::invalid(format!("there is no step {from:?}{hint} (steps: {})", known.join(", "))));
+    };
+    let Some(prompt) = prompt else { return Ok(BTreeMap::new()) };
+    let agent = step.agent();
+    // Agents that can pass a request on are those behind which a model stands.
+    if !runtime.agent(agent.as_str()).is_some_and(|agent| agent.relays()) {
+        return Err(Failure::invalid(format!("agent {agent} of step {from} has no prompt to replace")));
+    }
+    if prompt.len() > PROMPT_BYTES_MAX {
+        return Err(Failure::invalid(format!("the prompt is larger than {PROMPT_BYTES_MAX} bytes")));
+    }
+    Template::try_new(&prompt, Filling::Text)
+        .map_err(|error| Failure::invalid(format!("the prompt cannot be used: {error}")))?;
+    Ok(BTreeMap::from([(agent.to_string(), prompt)]))
+}
+
+/// A run that is over, and whose its successor is: the old one's owner's, whoever asks for it.
+async fn over(
+    running: &Running,
+    caller: &Caller,
+    id: &str,
+) -> Result<(RunAccepted, Arc<RunRecord>, RunOwner), Failure> {
+    let found = Found::of(running, caller, id).await?;
+    let record = found.record(running).await?;
+    if !record.status.is_terminal() {
+        return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
+    }
+    let old = running.journal.accepted(id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+    let owner = RunOwner {
+        key_id: caller.key_name().map(str::to_owned),
+        traceparent: Some(caller.facts.traceparent.clone()),
+        ..old.owner.clone()
+    };
+    Ok((old, record, owner))
+}
+
 /// 202 with the run as it stands, and where it is to be found.
 async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
-    let record = match &accepted.handle {
-        Some(handle) => handle.record(),
-        None => {
-            use crate::runtime::journal::Journal as _;
-            let stored = running.journal.record(&accepted.run_id).await?;
-            stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
-        }
+    let record = if let Some(handle) = &accepted.handle {
+        handle.record()
+    } else {
+        use crate::runtime::journal::Journal as _;
+        let stored = running.journal.record(&accepted.run_id).await?;
+        stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
     };
     let mut answer = (StatusCode::ACCEPTED, Answer(record)).into_response();
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", accepted.run_id)) {

@@ -1,6 +1,7 @@
 //! Runs over HTTP: asking for one, looking at them, following one, ending, repairing and deleting them.
 
 pub mod accept;
+pub mod captures;
 pub mod delete;
 pub mod events;
 pub mod find;
