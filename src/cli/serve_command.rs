@@ -45,6 +45,7 @@ use crate::{
         health::BEAT,
         listener::server::{Listening, listen},
         metrics,
+        operator::dead_letters::restore_letters,
         router::router,
         state::{AppState, Door, Ending, Running, Service},
     },
@@ -233,6 +234,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
     restore_modes(&running).await.map_err(wrong)?;
+    restore_letters(&running).await.map_err(wrong)?;
     let stored = running.journal.take_over().await.map_err(Stop::usage)?;
     let resumed = running.runtime.resume(stored).len();
     if resumed > 0 {

@@ -60,8 +60,9 @@ impl Actor for OrchestratorActor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
         self.shared.orchestrator.set(myself.clone());
         self.shared.pulse.orchestrator_turned(self.shared.now());
-        // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again.
-        for run in self.runs.live() {
+        // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again,
+        // the oldest first: trials are few.
+        for run in self.oldest_first() {
             for agent in agents_of(&run) {
                 run.tell(Told::GateChanged(agent));
             }
@@ -103,6 +104,13 @@ impl OrchestratorActor {
             let actions = inner.plan.cancel(self.shared.now());
             self.perform(&run, &mut inner, actions);
         }
+    }
+
+    /// Live runs in the order in which they are served.
+    fn oldest_first(&self) -> Vec<Arc<RunCell>> {
+        let mut runs = self.runs.live();
+        runs.sort_by_key(|run| (run.class, run.number));
+        runs
     }
 
     /// Reads a run's inbox and does what its plan says, until both are quiet.
@@ -360,10 +368,8 @@ impl OrchestratorActor {
         let generation = guard.gate.generation();
         // An agent with several targets behind one gate is told once.
         let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
-        let mut runs = self.runs.live();
-        // Trials are few: the oldest runs come first.
-        runs.sort_by_key(|run| (run.class, run.number));
-        for run in runs {
+        // Trials are few.
+        for run in self.oldest_first() {
             for agent in &names {
                 run.tell(Told::GateChanged((*agent).clone()));
             }

@@ -170,12 +170,19 @@ impl RunHandle {
     }
 
     /// Lets a call go on that waits because it may have acted and must not act twice (`effects = "once"`): an operator knows that it did
-    /// not. Any other is left alone. False if there is no such step.
+    /// not. Any other is left alone. False if there is no call that waits so.
     pub fn release(&self, step: &str, index: Option<u32>, iteration: u32) -> bool {
-        let place = lock(&self.cell.inner).plan.workflow().steps().iter().position(|known| known.id() == step);
-        let Some(step) = place else { return false };
-        self.cell.tell(Told::Released(StepKey { step, index, iteration }));
-        self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)))
+        let key = {
+            let inner = lock(&self.cell.inner);
+            let place = inner.plan.workflow().steps().iter().position(|known| known.id() == step);
+            let key = place.map(|step| StepKey { step, index, iteration });
+            key.filter(|key| inner.plan.is_in_doubt(*key))
+        };
+        let Some(key) = key else { return false };
+        self.cell.tell(Told::Released(key));
+        // If nobody turns just now, whoever does next reads it.
+        self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)));
+        true
     }
 
     /// Events after the one of id `after` (0 = all), in order, without waiting.

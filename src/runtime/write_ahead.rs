@@ -154,7 +154,8 @@ impl OrchestratorActor {
         for CallRequest { key, agent, input, .. } in inner.plan.in_doubt() {
             let idempotency_key = run_call::idempotency_key(run, &inner.plan, key);
             end.journal.put_aside(DeadLetter {
-                id: idempotency_key.clone(),
+                // The same after each restart, and one segment of a path.
+                id: idempotency_key.replace('/', ":"),
                 at_ms: self.shared.clock.unix_ms(self.shared.now()),
                 cause: DeadCause::InDoubt,
                 agent: agent.to_string(),
