@@ -14,7 +14,12 @@ use crate::{
         access::signature::Signer,
         files::backend::{Reach, WithFiles},
     },
-    settings::{agent::Agent, agent_backend::AgentBackend, load::Settings, provider::ProviderBackend},
+    settings::{
+        agent::Agent,
+        agent_backend::{AgentBackend, ImageForm},
+        load::Settings,
+        provider::ProviderBackend,
+    },
 };
 
 /// What gives files to agents.
@@ -36,6 +41,9 @@ impl FileGiver<'_> {
             AgentBackend::Embedded { .. } => Reach::Path,
             AgentBackend::Http(_) if self.is_here(agent) => Reach::PathAndUrl(self.url()),
             AgentBackend::Http(_) => Reach::Url(self.url()),
+            AgentBackend::OpenAi(model) if model.images == ImageForm::Attached => {
+                Reach::Sees { side_max: self.settings.files.picture_side_max }
+            }
             AgentBackend::OpenAi(_) => return backend,
         };
         Arc::new(WithFiles::new(backend, Arc::clone(&self.files), self.signer.clone(), reach))

@@ -139,7 +139,13 @@ impl Entrance {
         let taken = take_over(&home.join(HANDOVER_SOCKET), listen, HANDOVER_TIMEOUT).await;
         let (listener, farewell) = match taken {
             Some(taken) => (taken.listener, Some(taken.farewell)),
-            None => (tokio::net::TcpListener::bind(listen).await.and_then(|own| own.into_std()).map_err(cannot)?, None),
+            None => (
+                tokio::net::TcpListener::bind(listen)
+                    .await
+                    .and_then(tokio::net::TcpListener::into_std)
+                    .map_err(cannot)?,
+                None,
+            ),
         };
         let copy = listener.try_clone().map_err(cannot)?.into();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
@@ -168,7 +174,10 @@ async fn serve_until(
     let mut stop = Box::pin(told_to_stop());
     tokio::select! {
         biased;
-        () = &mut stop => return Ok(end(state, listening, Leaving::ForGood).await),
+        () = &mut stop => {
+            end(state, listening, Leaving::ForGood).await;
+            return Ok(());
+        }
         started = start(&starting, farewell) => state.door.open(Arc::new(started?)),
         () = keep_up(state) => {}
     }

@@ -138,6 +138,7 @@ struct Streaming {
     place: Place,
 }
 
+#[allow(clippy::large_enum_variant, reason = "one at a time, on its way through")]
 enum Next {
     Delta(String),
     Ended(Result<CallReply, CallError>),
