@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::{exit::Stop, project::Project};
 use crate::{
     agents::{bundled, embedded},
+    journal::files::store::FileStore,
     model::name::Name,
     runtime::{
         builder::RuntimeBuilder,
@@ -16,7 +17,11 @@ use crate::{
         promise::Promised,
         settings::TargetSettings,
     },
-    serve::gateway::models::Gateway,
+    serve::{
+        access::signature::Signer,
+        files::backend::{Reach, WithFiles},
+        gateway::models::Gateway,
+    },
     settings::{
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
@@ -40,9 +45,43 @@ use crate::{
 /// A prompt for agents that have none of their own: the input as it is.
 const PASS_THROUGH_PROMPT: &str = "{{ input | tojson }}";
 
+/// What gives agents a way to the files that their inputs name.
+pub(super) struct FileAccess {
+    /// The files.
+    pub(super) store: Arc<FileStore>,
+    /// Signs the URLs that agents elsewhere are given.
+    pub(super) signer: Signer,
+    /// Where agents reach this service.
+    pub(super) public_url: String,
+}
+
+impl FileAccess {
+    fn wrap(&self, backend: Arc<dyn Backend>, agent: &Agent, settings: &Settings) -> Arc<dyn Backend> {
+        let url = || self.public_url.clone();
+        let reach = match &agent.backend {
+            AgentBackend::Embedded { .. } => Reach::Path,
+            AgentBackend::OpenAi(_) => Reach::Sees { side_max: settings.files.picture_side_max },
+            AgentBackend::Http(_) if is_on_this_machine(settings, &agent.settings.provider) => Reach::PathAndUrl(url()),
+            AgentBackend::Http(_) => Reach::Url(url()),
+        };
+        Arc::new(WithFiles::new(backend, Arc::clone(&self.store), self.signer.clone(), reach))
+    }
+}
+
+/// Whether a provider is reached over loopback: then it most likely shares the disk, and nobody else learns a path.
+fn is_on_this_machine(settings: &Settings, provider: &Name) -> bool {
+    let backend = settings.provider(provider.as_str()).map(|provider| &provider.backend);
+    let Some(ProviderBackend::Http(endpoint)) = backend else { return false };
+    let authority = endpoint.base_url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
+        authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+    })
+}
+
 /// Backends by agent, as settings say.
 pub(super) struct Backends {
     clients: HashMap<Name, Arc<ProviderClient>>,
+    files: Option<FileAccess>,
 }
 
 impl Backends {
@@ -59,7 +98,12 @@ impl Backends {
                 .map_err(|error| Stop::Usage(format!("providers.{}: {error}", provider.settings.name)))?;
             clients.insert(provider.settings.name.clone(), Arc::new(client));
         }
-        Ok(Self { clients })
+        Ok(Self { clients, files: None })
+    }
+
+    /// The same, with a way to the files that inputs name by id.
+    pub(super) fn with_files(self, files: Option<FileAccess>) -> Self {
+        Self { files, ..self }
     }
 
     /// The client of a provider that is reached over HTTP.
@@ -69,6 +113,14 @@ impl Backends {
 
     /// The backend of an agent.
     pub(super) fn of(&self, project: &Project, settings: &Settings, agent: &Agent) -> Result<Arc<dyn Backend>, Stop> {
+        let backend = self.bare(project, settings, agent)?;
+        Ok(match &self.files {
+            Some(files) => files.wrap(backend, agent, settings),
+            None => backend,
+        })
+    }
+
+    fn bare(&self, project: &Project, settings: &Settings, agent: &Agent) -> Result<Arc<dyn Backend>, Stop> {
         let name = &agent.settings.name;
         let wrong = |error: &dyn std::fmt::Display| Stop::Usage(format!("agents.{name}: {error}"));
         match &agent.backend {
@@ -115,8 +167,9 @@ pub(super) fn builder(
     project: &Project,
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
+    files: Option<FileAccess>,
 ) -> Result<RuntimeBuilder, Stop> {
-    let backends = Backends::connect(project, settings)?;
+    let backends = Backends::connect(project, settings)?.with_files(files);
     let mut builder: RuntimeBuilder = Runtime::builder();
     if let Some(call_log) = call_log {
         builder = builder.call_log(call_log);
@@ -138,7 +191,7 @@ pub(super) async fn runtime(
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
 ) -> Result<Runtime, Stop> {
-    builder(project, settings, call_log)?.start().await.map_err(Stop::usage)
+    builder(project, settings, call_log, None)?.start().await.map_err(Stop::usage)
 }
 
 /// The backends of an agent's further targets.

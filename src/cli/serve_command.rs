@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     args::ServeArgs,
-    assemble,
+    assemble::{self, FileAccess},
     call_log_file::CallLogFile,
     exit::Stop,
     project::Project,
@@ -63,12 +63,12 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         run_deadline: settings.run.deadline,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),
-        signer: Signer::of_chance().map_err(Stop::usage)?,
+        signer: signer_of(&project.folder, &settings)?,
         ending: Ending::default(),
         metrics: Some(page),
     });
     let gateway = door::routes(assemble::gateway(&project, &settings)?);
-    let running = start(&project, &settings, log.as_ref()).await?;
+    let running = start(&project, &settings, &state.signer, address, log.as_ref()).await?;
     state.door.open(Arc::new(running));
     // Heard from here on: whoever reads that it listens may stop it at once.
     let mut stop = Box::pin(told_to_stop());
@@ -95,8 +95,26 @@ pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Sto
     )))
 }
 
+/// Beside the journal is what tokens and URLs are signed with: they hold over a restart, and on both sides of a hand-over.
+const SIGNING_KEY: &str = "signing.key";
+
+fn signer_of(folder: &Path, settings: &Settings) -> Result<Signer, Stop> {
+    let path = journal_settings(settings, folder).path.with_file_name(SIGNING_KEY);
+    let unusable = |error: std::io::Error| Stop::Usage(format!("{}: {error}", path.display()));
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(unusable)?;
+    }
+    Signer::kept_at(&path).map_err(unusable)
+}
+
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
-async fn start(project: &Project, settings: &Settings, log: Option<&Arc<CallLogFile>>) -> Result<Running, Stop> {
+async fn start(
+    project: &Project,
+    settings: &Settings,
+    signer: &Signer,
+    address: SocketAddr,
+    log: Option<&Arc<CallLogFile>>,
+) -> Result<Running, Stop> {
     let opened = journal_settings(settings, &project.folder);
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;
@@ -104,11 +122,16 @@ async fn start(project: &Project, settings: &Settings, log: Option<&Arc<CallLogF
     let journal = opening.await.map_err(Stop::usage)?;
     let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let logs = CallLogs { ledger: journal.usage_log(), file: log.map(Arc::clone) };
-    let builder = assemble::builder(project, settings, Some(Arc::new(logs)))?;
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
+    let access = FileAccess {
+        store: Arc::clone(&files),
+        signer: signer.clone(),
+        public_url: settings.serve.public_url.clone().unwrap_or_else(|| format!("http://{address}")),
+    };
+    let builder = assemble::builder(project, settings, Some(Arc::new(logs)), Some(access))?;
     let builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
-    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
     restore_modes(&running).await.map_err(wrong)?;

@@ -14,26 +14,26 @@ output = "steps.meta.output"
 topics = "json"
 [[step]]
 id = "style"
-agent = "style"
+agent = "styler"
 in = { topics = "input.topics" }
 [[step]]
 id = "draft"
-agent = "draft"
+agent = "writer"
 in = { topic = "topic", style = "steps.style.output.text" }
 map = { over = "input.topics", as = "topic", parallel = 3 }
 [[step]]
 id = "review"
-agent = "review"
+agent = "reader"
 in = { drafts = "steps.draft.output" }
 [[step]]
 id = "meta"
-agent = "meta"
+agent = "namer"
 in = { review = "steps.review.output.text" }
 """
 
 
 def settings(url):
-    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("style", "draft", "review", "meta"))
+    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("styler", "writer", "reader", "namer"))
     return f'[providers.scripted]\nkind = "http"\nbase_url = "{url}"\nslots = 64\n{agents}'
 
 

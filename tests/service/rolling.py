@@ -31,7 +31,7 @@ def main():
                                 runs[answer["run_id"]] = Watch(port, answer["run_id"])
                         time.sleep(0.1)
                     else:
-                        status, _, answer = request(port, "POST", "/v1/agents/style/call", {"input": {"topics": ["x"]}})
+                        status, _, answer = request(port, "POST", "/v1/agents/styler/call", {"input": {"topics": ["x"]}})
                     if status not in (200, 202):
                         faults.append(f"{kind}: {status} {answer}")
                     answers[(kind, status)] += 1

@@ -157,6 +157,10 @@ impl Backend for WithFiles {
             }
         })
     }
+
+    fn relays(&self) -> bool {
+        self.inner.relays()
+    }
 }
 
 /// The input names something that cannot be used: no agent is to blame, and no other try helps.

@@ -8,14 +8,16 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
-use serde::Deserialize;
-use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
-use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find::Found, input};
+use super::{
+    find::Found,
+    input,
+    request::{RunBody, RunForm, RunRequest},
+};
 use crate::{
+    journal::query::TenantScope,
     model::envelope::ErrorCode,
     runtime::{
         accept::{Accepted, NewRun},
@@ -27,10 +29,10 @@ use crate::{
             random::hex,
         },
         answer::{
-            body::{expect_json, parse, read_whole},
             failure::Failure,
             query::{InPath, idempotency_key},
         },
+        files::form::forget,
         state::{AppState, Running},
     },
     workflow::checked::Workflow,
@@ -39,35 +41,13 @@ use crate::{
 /// Says that a run was asked for before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// A run that is asked for.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RunBody {
-    /// The workflow; may be left out where there is only one.
-    pub workflow: Option<String>,
-    /// Its inputs by name. Files are `[{"file_id": "..."}]`.
-    #[serde(default)]
-    #[schema(value_type = Object)]
-    pub input: Map<String, Value>,
-    /// Milliseconds after which its end is of no use.
-    pub deadline_ms: Option<u64>,
-    /// The class of priority.
-    pub priority: Option<String>,
-    /// The feature.
-    pub feature: Option<String>,
-    /// The tenant; only with a key that speaks for others.
-    pub tenant: Option<String>,
-    /// The caller's own user; only with a key that speaks for others.
-    pub user: Option<String>,
-}
-
 /// The routes.
 pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair))
 }
 
 /// Starts a run. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
-#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunBody,
+#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body(content((RunBody = "application/json"), (RunForm = "multipart/form-data"))),
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
     State(state): State<AppState>,
@@ -76,18 +56,32 @@ pub(crate) async fn start(
     request: Request,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
-    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
-    let hash = hex(&Sha256::digest(&whole.bytes));
-    let body: RunBody = parse(&whole.bytes)?;
-    drop(whole);
+    let RunRequest { body, hash, form } = RunRequest::read(&state, &caller, request).await?;
     let running = state.running().await?;
-    let (scope, limits) = (caller.scope(), state.limits);
-    let mut new = new_run(&state, caller, body, key.map(|key| Idempotency { key, request_hash: hash }))?;
-    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
-    let accepted = running.runtime.accept_run(new).await?;
-    answer(&running, accepted).await
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
+    let accepted = accept(&state, &running, caller.clone(), body, idempotency).await;
+    if let Some(form) = form
+        && accepted.as_ref().map_or(true, |accepted| accepted.replayed)
+    {
+        // No run names the files that came with it.
+        forget(&running.files, &caller, &form).await;
+    }
+    answer(&running, accepted?).await
+}
+
+async fn accept(
+    state: &AppState,
+    running: &Running,
+    caller: Caller,
+    body: RunBody,
+    idempotency: Option<Idempotency>,
+) -> Result<Accepted, Failure> {
+    let mut new = new_run(state, caller, body, idempotency)?;
+    // The files are those of the run's tenant, whoever starts it: its agents are given no others.
+    let scope = TenantScope::One(new.owner.tenant.clone());
+    input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
+    Ok(running.runtime.accept_run(new).await?)
 }
 
 fn new_run(

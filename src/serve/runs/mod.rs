@@ -7,4 +7,5 @@ pub mod find;
 pub mod follow;
 pub mod input;
 pub mod list;
+pub mod request;
 pub mod watch;
