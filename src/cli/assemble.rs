@@ -73,9 +73,9 @@ fn is_on_this_machine(settings: &Settings, provider: &Name) -> bool {
     let backend = settings.provider(provider.as_str()).map(|provider| &provider.backend);
     let Some(ProviderBackend::Http(endpoint)) = backend else { return false };
     let authority = endpoint.base_url.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_default();
-    ["127.0.0.1", "localhost", "[::1]"].iter().any(|host| {
-        authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
-    })
+    ["127.0.0.1", "localhost", "[::1]"]
+        .iter()
+        .any(|host| authority.strip_prefix(host).is_some_and(|rest| rest.is_empty() || rest.starts_with(':')))
 }
 
 /// Backends by agent, as settings say.

@@ -59,6 +59,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         caps: Caps::new(&settings.serve),
         settings: settings.serve.clone(),
         keys,
+        language: settings.run.language,
         limits: settings.limits,
         run_deadline: settings.run.deadline,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),

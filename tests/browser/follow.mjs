@@ -81,7 +81,7 @@ async function restart() {
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: flags });
 try {
-  const page = await browser.newPage({ viewport: { width: 900, height: 1000 } });
+  const page = await browser.newPage({ locale: "ko-KR", viewport: { width: 900, height: 1000 } });
   const mistakes = [];
   page.on("pageerror", (error) => mistakes.push(error.message));
   // What the page shows is noted as it comes: every event has its line or its number.

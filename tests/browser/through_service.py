@@ -61,8 +61,6 @@ def settings(page_port, writer):
     embedded = "".join(f'[agents.{name}]\nprovider = "embedded"\n' for name in ("photos", "style", "review", "meta"))
     return f"""[serve]
 cors_origins = ["http://127.0.0.1:{page_port}"]
-[run]
-language = "ko"
 [keys.page]
 sha256 = "{hashlib.sha256(KEY.encode()).hexdigest()}"
 tenant = "page"

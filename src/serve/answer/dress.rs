@@ -19,7 +19,7 @@ pub const URI_BYTES_MAX: usize = 8 * 1024;
 
 /// Lets a request through and dresses its answer.
 pub async fn dress(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
-    let facts = RequestFacts::of(request.headers());
+    let facts = RequestFacts::of(request.headers(), state.language);
     let answer = match check_head(request.uri(), request.headers(), &state.settings) {
         Ok(()) => {
             request.extensions_mut().insert(facts.clone());
