@@ -40,7 +40,7 @@ at("form").addEventListener("submit", async (submit) => {
   submit.preventDefault();
   const { base, key, workflow, notes, photos } = submit.target.elements;
   const body = new FormData();
-  for (const [name, value] of [["workflow", workflow.value], ["notes", notes.value]]) body.append(name, value);
+  for (const [name, value] of [["workflow", workflow.value], ["input", JSON.stringify({ notes: notes.value })]]) body.append(name, value);
   for (const photo of photos.files) body.append("photos", photo);
   [run.last, run.over, at("work").hidden, at("post").hidden, at("problem").textContent] = [0, false, false, true, ""];
   at("steps").replaceChildren();

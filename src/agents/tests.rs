@@ -566,6 +566,7 @@ mod backend {
             input: Arc::new(input),
             call_id: "c".into(),
             run_id: None,
+            step: None,
             attempt: 1,
             idempotency_key: "k".into(),
             traceparent: None,
@@ -577,6 +578,7 @@ mod backend {
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::clone(slot) as Arc<dyn Send + Sync>),
             relay: None,
+            capture: None,
         }
     }
 

@@ -194,13 +194,16 @@ pub(super) async fn runtime(
     builder(project, settings, call_log, None)?.start().await.map_err(Stop::usage)
 }
 
+/// A further target and who works there.
+type Further = (TargetSettings, Arc<dyn Backend>);
+
 /// The backends of an agent's further targets.
 fn further_of(
     project: &Project,
     settings: &Settings,
     agent: &Agent,
     backends: &Backends,
-) -> Result<Vec<(TargetSettings, Arc<dyn Backend>)>, Stop> {
+) -> Result<Vec<Further>, Stop> {
     let mut further = Vec::new();
     for target in &agent.targets {
         let mut there = agent.clone();

@@ -143,6 +143,7 @@ fn request_of(agent: &Agent, input: Value) -> AttemptRequest {
         input: Arc::new(input),
         call_id: "check".to_owned(),
         run_id: None,
+        step: None,
         attempt: 1,
         idempotency_key: uuid::Uuid::now_v7().to_string(),
         traceparent: None,
@@ -157,6 +158,7 @@ fn request_of(agent: &Agent, input: Value) -> AttemptRequest {
         },
         hold: Hold::of(Arc::new(())),
         relay: None,
+        capture: None,
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
     exit::Stop,
     project::Project,
     say::say,
-    storage::{file_settings, journal_settings},
+    storage::{self, file_settings, journal_settings},
     told_to_stop::told_to_stop,
 };
 use crate::{
@@ -130,7 +130,10 @@ async fn start(
         public_url: settings.serve.public_url.clone().unwrap_or_else(|| format!("http://{address}")),
     };
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)), Some(access))?;
-    let builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    if let Some(captures) = storage::captures(settings, &journal)? {
+        builder = builder.captures(captures);
+    }
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
     let running = Running { runtime, journal, files };

@@ -1,13 +1,18 @@
 //! The journal and its files as the configuration wants them: the one place that knows both the tables and the stores.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use super::exit::Stop;
 use crate::{
     journal::{
+        capture_writer::CaptureWriter,
         files::store::FileSettings,
+        journal::SqliteJournal,
         settings::{JournalSettings, Retention, Survives},
     },
-    settings::{journal::SurvivesWord, load::Settings},
+    policy::capture::CaptureRule,
+    runtime::capture::Captures,
+    settings::{capture::CaptureMode, journal::SurvivesWord, load::Settings},
 };
 
 /// What to open the journal with. Relative paths start at `folder`, that of the configuration.
@@ -46,4 +51,17 @@ pub fn file_settings(settings: &Settings) -> FileSettings {
         uploads_max: table.uploads_max,
         pictures_max: table.pictures_max,
     }
+}
+
+/// Who keeps attempts word for word, if anybody is to.
+pub(super) fn captures(settings: &Settings, journal: &Arc<SqliteJournal>) -> Result<Option<Captures>, Stop> {
+    let table = &settings.capture;
+    let rule = match table.mode {
+        CaptureMode::Off => return Ok(None),
+        CaptureMode::Errors => CaptureRule::Errors,
+        CaptureMode::Sample => CaptureRule::Sample(table.sample_share),
+        CaptureMode::All => CaptureRule::All,
+    };
+    let writer = CaptureWriter::start(Arc::clone(journal), table.keep).map_err(Stop::usage)?;
+    Ok(Some(Captures::new(rule.checked().map_err(Stop::usage)?, Arc::new(writer))))
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
+    capture_writer::left_out,
     fault::Fault,
     journal::SqliteJournal,
     number::{from_sql, run_key, to_sql},
@@ -30,6 +31,9 @@ pub struct Capture {
     pub step: Option<String>,
     /// The agent.
     pub agent: String,
+    /// Which of its targets: `provider/model`.
+    #[serde(default)]
+    pub target: Option<String>,
     /// The call.
     pub call_id: String,
     /// 1 for the first attempt.
@@ -42,6 +46,9 @@ pub struct Capture {
     pub prompt: Value,
     /// What came back, as it came; `None` if nothing did.
     pub answer: Option<String>,
+    /// The text of a stream, put together.
+    #[serde(default)]
+    pub text: Option<String>,
     /// How that was read: an output, or why there is none.
     pub parsed: Value,
 }
@@ -86,6 +93,7 @@ impl Work for PutCapture {
     fn end(self: Box<Self>, result: Result<(), JournalError>) {
         if let Err(error) = result {
             tracing::warn!(%error, call = self.capture.call_id, "a capture was left out");
+            left_out();
         }
     }
 }
@@ -97,13 +105,15 @@ impl SqliteJournal {
             Ok(body) if body.len() <= CAPTURE_BYTES_MAX => pack(&body),
             _ => {
                 tracing::warn!(call = capture.call_id, "a capture is too large and was left out");
+                left_out();
                 return;
             }
         };
         if self.is_hard_pressed() {
+            left_out();
             return;
         }
-        (capture.prompt, capture.answer, capture.parsed) = (Value::Null, None, Value::Null);
+        (capture.prompt, capture.answer, capture.text, capture.parsed) = (Value::Null, None, None, Value::Null);
         self.queue(Box::new(PutCapture { capture, body }));
     }
 
@@ -137,6 +147,18 @@ impl SqliteJournal {
                 connection.prepare_cached(sql)?.execute(values)?;
             }
             Ok(captures)
+        })
+        .await
+    }
+
+    /// How many captures there are, and how many notes of readings.
+    #[cfg(test)]
+    pub(crate) async fn captures_kept(&self) -> Result<(u64, u64), JournalError> {
+        self.ask(|connection| {
+            let count = |table: &str| {
+                connection.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0))
+            };
+            Ok((from_sql(count("capture")?), from_sql(count("capture_read")?)))
         })
         .await
     }

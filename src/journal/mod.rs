@@ -24,6 +24,7 @@ mod runs;
 mod slot;
 mod written;
 
+pub mod capture_writer;
 pub mod captures;
 pub mod dead_letters;
 pub mod files;

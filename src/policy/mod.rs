@@ -4,6 +4,7 @@
 pub mod backoff;
 pub mod breaker;
 pub mod bulkhead;
+pub mod capture;
 pub mod chance;
 pub mod fallback;
 pub mod restart;

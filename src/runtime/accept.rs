@@ -12,7 +12,10 @@ use tokio::sync::oneshot;
 use super::{
     call::CallContext,
     engine::Runtime,
-    journal::{Acceptance, Idempotency, Journal, JournalError, Origin, OriginKind, RunAccepted, RunOwner, StoredRun},
+    journal::{
+        Acceptance, FIRST_GENERATION, Idempotency, Journal, JournalError, Origin, OriginKind, RunAccepted, RunOwner,
+        StoredRun,
+    },
     orchestrator::OrchestratorMessage,
     run_cell::{RunCell, RunFacts, Told},
     run_handle::{RunHandle, class_of},
@@ -36,8 +39,6 @@ use crate::{
     },
 };
 
-/// The first generation of a run.
-const FIRST_GENERATION: u64 = 0;
 /// So many runs a millisecond have numbers in the order of their time over restarts.
 const NUMBERS_PER_MS: u64 = 1_000;
 

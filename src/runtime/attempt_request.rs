@@ -31,6 +31,7 @@ pub(super) fn attempt_request(
         input,
         call_id: call_id.to_owned(),
         run_id: context.run_id,
+        step: context.step,
         attempt: 0,
         idempotency_key: context.idempotency_key.unwrap_or_else(|| call_id.to_owned()),
         traceparent: context.traceparent,
@@ -42,6 +43,7 @@ pub(super) fn attempt_request(
         timeouts: AttemptTimeouts { first_token: settings.timeouts.first_token, stall: settings.timeouts.stall },
         hold: Hold::of(Arc::clone(lease) as Arc<dyn Send + Sync>),
         relay,
+        capture: None,
     };
     (attempt_request, Watchers { deltas, retried })
 }

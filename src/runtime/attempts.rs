@@ -13,6 +13,7 @@ use super::{
     attempt_request::{Watchers, attempt_request},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, attempt_record, logged_call},
+    capture,
     core::{AgentCore, Shared, lock},
     dead_letters::{Killed, Killer},
     permit::Permit,
@@ -131,11 +132,12 @@ impl Call {
                 return (Err(last.unwrap_or_else(no_time)), Some(Stop::NoTimeLeft));
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
-            (request.attempt, request.deadline) = (attempt, left);
+            (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
+            capture::settle(&self.shared, &self.agent, request, &progress, &result);
             let failure = match self.note(result, &progress) {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,

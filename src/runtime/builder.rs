@@ -12,6 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     address::Address,
     assembly::{self, AgentParts},
+    capture::Captures,
     core::Shared,
     dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
@@ -95,6 +96,7 @@ pub struct RuntimeBuilder {
     call_log: Option<Arc<dyn CallLog>>,
     dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
+    captures: Option<Captures>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -150,6 +152,13 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
         self.call_log = Some(call_log);
+        self
+    }
+
+    /// Keeps attempts of agents that are reached over a wire word for word; none without this.
+    #[must_use]
+    pub fn captures(mut self, captures: Captures) -> Self {
+        self.captures = Some(captures);
         self
     }
 
@@ -212,6 +221,7 @@ impl RuntimeBuilder {
             dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
             journal: self.journal,
+            captures: self.captures,
             frozen: AtomicBool::new(false),
         });
         shared.pulse.begin(shared.now());

@@ -21,6 +21,8 @@ use crate::{
 pub struct CallContext {
     /// The run that this call belongs to.
     pub run_id: Option<String>,
+    /// The step of the run.
+    pub step: Option<String>,
     /// The same over attempts, re-sends and restarts; a random one is made where none is given.
     pub idempotency_key: Option<String>,
     /// W3C trace context, handed on as it is.

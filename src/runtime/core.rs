@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     address::Address,
     agent_actor::AgentMessage,
+    capture::Captures,
     dead_letters::DeadLetters,
     gate::Gate,
     journal::Journal,
@@ -201,6 +202,8 @@ pub(crate) struct Shared {
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
+    /// Who keeps attempts word for word, if anybody.
+    pub(crate) captures: Option<Captures>,
 }
 
 impl Shared {

@@ -297,6 +297,7 @@ mod tests {
             input: Arc::new(input),
             call_id: "call".into(),
             run_id: Some("run".into()),
+            step: None,
             attempt: 2,
             idempotency_key: "key".into(),
             traceparent: None,
@@ -308,6 +309,7 @@ mod tests {
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold,
             relay: None,
+            capture: None,
         }
     }
 

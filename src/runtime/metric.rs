@@ -64,6 +64,7 @@ metrics! {
     STEPS "watertight_steps_total" Counter "Steps by how they ended.";
     RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";
     LINE_LENGTH "watertight_line_length" Gauge "Steps that wait for a slot.";
+    CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }

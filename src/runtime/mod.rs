@@ -7,6 +7,7 @@
 pub mod accept;
 pub mod builder;
 pub mod call;
+pub mod capture;
 pub mod dead_letters;
 pub mod engine;
 pub mod function_agent;

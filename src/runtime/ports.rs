@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::relay::Relay;
+use super::{capture::CaptureSlot, relay::Relay};
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
@@ -117,6 +117,8 @@ pub struct AttemptRequest {
     pub call_id: String,
     /// The run this call belongs to.
     pub run_id: Option<String>,
+    /// The step of the run.
+    pub step: Option<String>,
     /// 1 for the first attempt.
     pub attempt: u32,
     /// The same over attempts, re-sends and restarts.
@@ -139,6 +141,8 @@ pub struct AttemptRequest {
     pub hold: Hold,
     /// Somebody else's request, to be passed on as it is; the input then says nothing.
     pub relay: Option<Relay>,
+    /// Where a backend that talks over a wire leaves what it hears; `None` = nobody keeps it.
+    pub capture: Option<CaptureSlot>,
 }
 
 /// What an attempt shows of itself while it runs.

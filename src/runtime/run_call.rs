@@ -32,6 +32,7 @@ const DELTAS_MAX: usize = 64;
 pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -> CallContext {
     CallContext {
         run_id: Some(run.id.clone()),
+        step: Some(plan.workflow().steps()[request.key.step].id().to_string()),
         idempotency_key: Some(idempotency_key(run, plan, request.key)),
         prompt: run.prompts.get(request.agent.as_str()).cloned(),
         deadline: Some(plan.deadline()),

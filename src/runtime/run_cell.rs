@@ -201,7 +201,7 @@ impl RunCell {
             }
             let fence = Fence(Some((Arc::clone(&run), runs)));
             Box::new(move || {
-                fence.is_past();
+                fence.pass();
                 lock(&run.unwritten).retain(|(number, _)| *number > batch.number);
                 run.log.became_durable(&batch);
                 then();
@@ -297,7 +297,7 @@ impl RunCell {
 struct Fence(Option<(Arc<RunCell>, Arc<RunTable>)>);
 
 impl Fence {
-    fn is_past(mut self) {
+    fn pass(mut self) {
         self.0 = None;
     }
 }

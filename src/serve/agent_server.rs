@@ -160,6 +160,7 @@ impl AgentServer {
             input,
             call_id: text(contract::CALL_ID).unwrap_or_else(fresh),
             run_id: text(contract::RUN_ID),
+            step: None,
             attempt: number(contract::ATTEMPT).and_then(|number| u32::try_from(number).ok()).unwrap_or(1),
             idempotency_key: text(contract::IDEMPOTENCY_KEY).unwrap_or_else(fresh),
             traceparent: text(contract::TRACEPARENT),
@@ -171,6 +172,7 @@ impl AgentServer {
             timeouts: AttemptTimeouts { first_token: None, stall: None },
             hold: Hold::of(Arc::new(())),
             relay: None,
+            capture: None,
         }
     }
 

@@ -28,6 +28,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         runs::find::routes(),
         runs::events::routes(),
         runs::delete::routes(),
+        runs::captures::routes(),
         runs::watch::routes(),
         agents::list::routes(),
         agents::call::routes(),

@@ -155,9 +155,10 @@ fn bytes(reader: &mut Reader<'_, '_>, key: &'static str, default: u64) -> u64 {
 }
 
 fn read_listen(reader: &mut Reader<'_, '_>, default: SocketAddr) -> SocketAddr {
-    let listen = reader.text("listen").and_then(|text| match text.parse() {
-        Ok(address) => Some(address),
-        Err(_) => {
+    let listen = reader.text("listen").and_then(|text| {
+        if let Ok(address) = text.parse() {
+            Some(address)
+        } else {
             reader.refuse("listen", "must be an IP address with a port, as in \"127.0.0.1:7800\"");
             None
         }

@@ -92,7 +92,7 @@ fn read_entry(entry: &Node, place: usize) -> Result<(Node, Option<Node>, Target)
     };
     let number = |key: &str, min: i64, default: u32| match table.get(key).map(|node| &node.value) {
         None => Ok(default),
-        Some(Value::Integer(number)) if (min..=RANK_MAX).contains(&i64::try_from(*number).unwrap_or(-1)) => {
+        Some(Value::Integer(number)) if (min..=RANK_MAX).contains(number) => {
             Ok(u32::try_from(*number).unwrap_or(default))
         }
         Some(_) => Err("order must be a whole number from 0 to 1000, weight one from 1 to 1000"),

@@ -12,12 +12,17 @@ use reqwest::{
 };
 use url::{Host, Url};
 
-use crate::model::{facts::Ending, reply::AttemptFailure};
+use crate::{
+    model::{facts::Ending, reply::AttemptFailure},
+    runtime::capture::CaptureSlot,
+};
 
 use super::{
+    captured::HEARD_BYTES_MAX,
     error_body::{AnswerHead, ErrorPointers, failure_of_answer},
+    recording::{Recording, Sent},
     secret::{Secret, scrub_failure},
-    tap::Tap,
+    tap::{TAP_BYTES_MAX, Tap},
     wire::{Incoming, chain, failure_of_error},
 };
 
@@ -139,7 +144,7 @@ pub struct ProviderClient {
     pub(super) http: reqwest::Client,
     base_url: Url,
     pub(super) headers: HeaderMap,
-    secrets: Vec<Secret>,
+    secrets: Arc<Vec<Secret>>,
     body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,
@@ -173,7 +178,7 @@ impl ProviderClient {
         let http = builder
             .build()
             .map_err(|error| InvalidProvider::new("base_url", &shown(&base_url), chain(&error.without_url())))?;
-        let secrets = secrets_of(options, &base_url);
+        let secrets = Arc::new(secrets_of(options, &base_url));
         let body_bytes_max = options.body_bytes_max;
         Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default() })
     }
@@ -199,14 +204,24 @@ impl ProviderClient {
     /// Sends one request. A good answer comes back with its body unread; every other one is a failure. Dropping the future, or
     /// later the answer, closes the connection and so ends the work of the other side.
     pub async fn send(&self, outgoing: Outgoing, pointers: &ErrorPointers) -> Result<Answer, AttemptFailure> {
+        self.send_heard(outgoing, pointers, None).await
+    }
+
+    /// The same, for an attempt that may be kept word for word: the exchange is left in `slot`.
+    pub async fn send_heard(
+        &self,
+        outgoing: Outgoing,
+        pointers: &ErrorPointers,
+        slot: Option<&CaptureSlot>,
+    ) -> Result<Answer, AttemptFailure> {
         let mut headers = self.headers.clone();
         headers.extend(outgoing.headers);
         let mut request = self.http.request(outgoing.method, self.url(&outgoing.path)).headers(headers);
-        if let Some(body) = outgoing.body {
-            request = request.body(body);
+        if let Some(body) = &outgoing.body {
+            request = request.body(body.clone());
         }
         let request = request.build().map_err(failure_of_error)?;
-        let recording = self.tap.load().as_ref().map(|tap| tap.begin(&request, &self.secrets));
+        let recording = self.recording(&request, outgoing.body, slot);
         let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
         let head = incoming.head();
         match head.status {
@@ -222,6 +237,30 @@ impl ProviderClient {
                 ..AttemptFailure::new(Ending::BadReply, format!("HTTP {status}: neither an answer nor an error"))
             }),
         }
+    }
+
+    /// An ear at the exchange, if anybody listens.
+    fn recording(
+        &self,
+        request: &reqwest::Request,
+        body: Option<Bytes>,
+        slot: Option<&CaptureSlot>,
+    ) -> Option<Recording> {
+        let tap = self.tap.load();
+        let bytes_max = match (slot, tap.as_ref()) {
+            (None, None) => return None,
+            (None, Some(_)) => TAP_BYTES_MAX,
+            (Some(_), _) => HEARD_BYTES_MAX,
+        };
+        let recording =
+            Recording::begin(Sent::of(request, body.unwrap_or_default(), Arc::clone(&self.secrets)), bytes_max);
+        if let Some(slot) = slot {
+            slot.put(Arc::new(recording.clone()));
+        }
+        if let Some(tap) = tap.as_ref() {
+            tap.hear(&recording);
+        }
+        Some(recording)
     }
 
     /// The same failure without any of this provider's secrets: some servers repeat the key they were sent.

@@ -1,15 +1,19 @@
 //! Adapters that reach agents over HTTP.
 
+mod captured;
 pub mod client;
+mod data_url;
 pub mod error_body;
 pub mod error_code;
 #[cfg(test)]
 pub(crate) mod fake_server;
+mod hiding;
 pub mod http_agent;
 pub mod json_pointer;
 pub mod openai;
 pub mod pass_on;
 mod question;
+mod recording;
 pub mod secret;
 #[cfg(test)]
 mod shared_cases;

@@ -38,6 +38,7 @@ pub(crate) fn request(input: Value) -> AttemptRequest {
         input: Arc::new(input),
         call_id: "call-1".to_owned(),
         run_id: Some("run-1".to_owned()),
+        step: None,
         attempt: 2,
         idempotency_key: "run-1/draft/0/0".to_owned(),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned()),
@@ -49,6 +50,7 @@ pub(crate) fn request(input: Value) -> AttemptRequest {
         timeouts: AttemptTimeouts { first_token: None, stall: None },
         hold: Hold::of(Arc::new(())),
         relay: None,
+        capture: None,
     }
 }
 

@@ -1,5 +1,5 @@
 //! What comes back over the wire: the head of an answer, its body piece by piece, and how each way a connection can break is told.
-//! A tap, if one listens, hears every piece here. Judges nothing.
+//! Who listens, if anybody does, hears every piece here. Judges nothing.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use crate::model::{
     reply::AttemptFailure,
 };
 
-use super::{error_body::AnswerHead, tap::Recording};
+use super::{error_body::AnswerHead, recording::Recording};
 
 /// The most bytes of an error answer that are read.
 pub const ERROR_BODY_BYTES_MAX: usize = 256 * 1024;

@@ -9,31 +9,31 @@ from scripted import Agents, Service, follow, integrity
 WORKFLOW = """[workflow]
 name = "chain"
 deadline = "10m"
-output = "steps.meta.output"
+output = "steps.sign.output"
 [inputs]
 topics = "json"
 [[step]]
-id = "style"
-agent = "styler"
+id = "plan"
+agent = "plan"
 in = { topics = "input.topics" }
 [[step]]
-id = "draft"
-agent = "writer"
-in = { topic = "topic", style = "steps.style.output.text" }
+id = "write"
+agent = "write"
+in = { topic = "topic", plan = "steps.plan.output.text" }
 map = { over = "input.topics", as = "topic", parallel = 3 }
 [[step]]
-id = "review"
-agent = "reader"
-in = { drafts = "steps.draft.output" }
+id = "judge"
+agent = "judge"
+in = { written = "steps.write.output" }
 [[step]]
-id = "meta"
-agent = "namer"
-in = { review = "steps.review.output.text" }
+id = "sign"
+agent = "sign"
+in = { judged = "steps.judge.output.text" }
 """
 
 
 def settings(url):
-    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("styler", "writer", "reader", "namer"))
+    agents = "".join(f'[agents.{name}]\nprovider = "scripted"\npath = "/{name}"\nslots = 64\n' for name in ("plan", "write", "judge", "sign"))
     return f'[providers.scripted]\nkind = "http"\nbase_url = "{url}"\nslots = 64\n{agents}'
 
 
@@ -55,7 +55,7 @@ class Watch(threading.Thread):
                         self.faults.append(f"event {event['id']} where {expected} was due")
                         return
                     self.events.append(event)
-                    if event["type"] == "step.finished" and event.get("step") != "draft" or event["data"].get("index") is not None and event["type"] == "step.finished":
+                    if event["type"] == "step.finished" and event.get("step") != "write" or event["data"].get("index") is not None and event["type"] == "step.finished":
                         self.seen_at[key_of(self.run_id, event)] = time.time()
             except OSError:
                 time.sleep(0.05)
@@ -153,7 +153,7 @@ def main():
         said = integrity(os.path.join(folder, options.journal))
         service.terminate()
         for fault in faults[:20]:
-            print("FAULT", fault)
+            print("FAULT", fault[:600])
         print(f"{len(kills)} kills, {len(runs)} runs, {len(agents.calls)} calls, {repeated} calls in flight at a kill made again, "
               f"slowest restart {slowest_start:.2f} s, integrity {said}, {len(faults)} faults")
         sys.exit(1 if faults or said != "ok" else 0)

@@ -31,7 +31,7 @@ def main():
                                 runs[answer["run_id"]] = Watch(port, answer["run_id"])
                         time.sleep(0.1)
                     else:
-                        status, _, answer = request(port, "POST", "/v1/agents/styler/call", {"input": {"topics": ["x"]}})
+                        status, _, answer = request(port, "POST", "/v1/agents/plan/call", {"input": {"topics": ["x"]}})
                     if status not in (200, 202):
                         faults.append(f"{kind}: {status} {answer}")
                     answers[(kind, status)] += 1
@@ -60,7 +60,7 @@ def main():
         if current.terminate() != 0:
             faults.append(f"the last one did not stop well: {current.tail()}")
         for fault in faults[:20]:
-            print("FAULT", fault)
+            print("FAULT", fault[:600])
         print(f"{options.rounds} replacements, {dict(answers)}, {len(runs)} runs, {len(faults)} faults")
         sys.exit(1 if faults else 0)
 

@@ -29,10 +29,9 @@ impl DeadLetterBox for Seen {
 
 /// An agent that panics over everything that has a key beginning with `bad`.
 async fn frail() -> (Runtime, Arc<Scripted>, Arc<Seen>) {
-    let backend = Scripted::new(|request, _| match request.idempotency_key.starts_with("bad") {
-        true => Answer::Panic,
-        false => Answer::Good,
-    });
+    let backend = Scripted::new(
+        |request, _| if request.idempotency_key.starts_with("bad") { Answer::Panic } else { Answer::Good },
+    );
     let seen = Arc::new(Seen::default());
     let mut settings = agent("draft", "local");
     settings.restart.max = u32::MAX;

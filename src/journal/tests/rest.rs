@@ -96,12 +96,14 @@ async fn captures_are_read_with_a_note_and_go_in_time() {
         run_id: run_id.map(ToOwned::to_owned),
         step: Some("draft".into()),
         agent: "draft".into(),
+        target: None,
         call_id: "call".into(),
         attempt,
         at_ms: T0,
         expires_ms: T0 + 72 * HOUR_MS,
         prompt: json!([{ "role": "user", "content": "a walk" }]),
         answer: Some("{".into()),
+        text: None,
         parsed: json!({ "error": "cut" }),
     };
     whole_run(&place, &journal, place.run("r"), RunStatus::Failed).await;

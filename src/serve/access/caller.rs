@@ -128,6 +128,7 @@ impl Caller {
     pub fn call_context(&self, clock: &dyn Clock, idempotency_key: Option<String>) -> CallContext {
         CallContext {
             run_id: None,
+            step: None,
             idempotency_key,
             traceparent: Some(self.facts.traceparent.clone()),
             tenant: self.tenant.clone(),

@@ -9,5 +9,5 @@ pub fn random_bytes<const N: usize>() -> Result<[u8; N], std::io::Error> {
 
 /// The bytes as lower case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |text, byte| text + &format!("{byte:02x}"))
 }

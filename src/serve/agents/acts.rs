@@ -172,7 +172,7 @@ pub async fn restore_modes(running: &Running) -> Result<(), Failure> {
         };
         match running.runtime.act(&set.breaker, act) {
             Ok(()) => {
-                tracing::warn!(breaker = set.breaker, mode = ?set.mode, reason = set.reason, "as an operator left it")
+                tracing::warn!(breaker = set.breaker, mode = ?set.mode, reason = set.reason, "as an operator left it");
             }
             Err(error) => tracing::warn!(%error, "an operator's act is left over"),
         }

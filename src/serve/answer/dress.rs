@@ -35,7 +35,7 @@ fn dressed(mut answer: Response, facts: &RequestFacts) -> Response {
     let shape = answer.extensions_mut().remove::<ErrorShape>();
     let mut envelope = failure.envelope.in_language(facts.language);
     envelope.trace_id.get_or_insert_with(|| facts.trace_id.clone());
-    failure.envelope = Box::new(envelope);
+    *failure.envelope = envelope;
     let mut written = failure.to_response(shape.as_ref());
     // What the way out added (CORS, Allow, our own headers) stays.
     for (name, value) in answer.headers() {

@@ -60,7 +60,7 @@ impl WithFiles {
 
     async fn prepared(&self, request: &AttemptRequest) -> Result<Option<AttemptRequest>, AttemptFailure> {
         let ids = input::ids_within(&request.input);
-        if ids.is_empty() {
+        if ids.is_empty() && self.reach != Reach::Path {
             return Ok(None);
         }
         let scope = TenantScope::One(request.tenant.clone());
@@ -74,6 +74,8 @@ impl WithFiles {
             let way = input::id_of(file).and_then(|id| ways.get(id)).cloned();
             file.extend(way.unwrap_or_default());
         });
+        // An agent inside this program would read any path that a caller writes down: only those of files that were sent stay.
+        let input = if self.reach == Reach::Path { input::without_strange_paths(input) } else { input };
         Ok(Some(AttemptRequest { input: Arc::new(input), ..request.clone() }))
     }
 

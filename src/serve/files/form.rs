@@ -97,19 +97,16 @@ async fn read_part(
     if part.is_empty() || part.len() > PART_NAME_BYTES_MAX {
         return Err(Failure::invalid(format!("a part of the form needs a name of 1 to {PART_NAME_BYTES_MAX} bytes")));
     }
-    match field.file_name().map(str::to_owned) {
-        Some(name) => {
-            if form.files.len() >= state.limits.input_files_max as usize {
-                let max = state.limits.input_files_max;
-                return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
-            }
-            let file = take_file(state, caller, store, &name, field).await?;
-            form.files.push(FormFile { part, file });
+    if let Some(name) = field.file_name().map(str::to_owned) {
+        if form.files.len() >= state.limits.input_files_max as usize {
+            let max = state.limits.input_files_max;
+            return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
         }
-        None => {
-            let text = take_text(state, &part, field).await?;
-            form.fields.push((part, text));
-        }
+        let file = take_file(state, caller, store, &name, field).await?;
+        form.files.push(FormFile { part, file });
+    } else {
+        let text = take_text(state, &part, field).await?;
+        form.fields.push((part, text));
     }
     Ok(())
 }
@@ -157,8 +154,9 @@ fn too_slow(state: &AppState) -> Failure {
     Failure::with_status(ErrorCode::InvalidRequest, StatusCode::REQUEST_TIMEOUT, message)
 }
 
-/// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, other fields are
-/// inputs of their name (`workflow`, `feature`, `priority` and `deadline_ms` beside them), files are lists of their part's name.
+/// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, `input` the inputs or
+/// some of them, other fields are inputs of their name (`workflow`, `feature`, `priority` and `deadline_ms` beside them), files are lists
+/// of their part's name.
 pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
     let mut request = match form.fields.iter().find(|(name, _)| name == REQUEST_PART) {
         Some((_, text)) => parse::<Map<String, Value>>(text.as_bytes())?,
@@ -173,6 +171,14 @@ pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
         let (place, value) = match name.as_str() {
             "workflow" | "feature" | "priority" => (&mut request, Value::from(text.as_str())),
             "deadline_ms" => (&mut request, parse::<Value>(text.as_bytes())?),
+            "input" => {
+                for (name, value) in parse::<Map<String, Value>>(text.as_bytes())? {
+                    if input.insert(name.clone(), value).is_some() {
+                        return Err(Failure::invalid(format!("{name} is given twice")));
+                    }
+                }
+                continue;
+            }
             _ => (&mut input, Value::from(text.as_str())),
         };
         if place.insert(name.clone(), value).is_some() {
@@ -229,6 +235,11 @@ mod tests {
                 json!({ "workflow": "w", "deadline_ms": 5000, "input": { "notes": "x", "photos": [photo("a")] } }),
             ),
             (vec![("workflow", "w")], vec![], json!({ "workflow": "w", "input": {} })),
+            (
+                vec![("workflow", "w"), ("input", r#"{"notes":"x"}"#)],
+                vec![file("photos", "a")],
+                json!({ "workflow": "w", "input": { "notes": "x", "photos": [photo("a")] } }),
+            ),
         ] {
             assert_eq!(Value::Object(as_run_request(&form(&fields, &files)).unwrap()), want);
         }

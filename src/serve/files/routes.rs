@@ -122,15 +122,12 @@ fn decoded(text: &[u8]) -> String {
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
         let pair = after.first().zip(after.get(1)).and_then(|(high, low)| Some(hex(*high)? << 4 | hex(*low)?));
-        match pair.filter(|_| *first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
+        if let Some(byte) = pair.filter(|_| *first == b'%') {
+            bytes.push(byte);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()

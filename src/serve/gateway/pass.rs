@@ -155,12 +155,11 @@ fn bounded(body: Body, bytes_max: u64) -> impl stream::Stream<Item = Result<Byte
 async fn grown_old_after<T>(slow_call: Duration, admission: &mut Admission, work: impl Future<Output = T>) -> T {
     tokio::pin!(work);
     // Exactly the threshold is not slow yet.
-    match tokio::time::timeout(slow_call.saturating_add(Duration::from_millis(1)), &mut work).await {
-        Ok(done) => done,
-        Err(_) => {
-            admission.grow_old();
-            work.await
-        }
+    if let Ok(done) = tokio::time::timeout(slow_call.saturating_add(Duration::from_millis(1)), &mut work).await {
+        done
+    } else {
+        admission.grow_old();
+        work.await
     }
 }
 

@@ -41,7 +41,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-async fn offer(path: &Path) -> (Handover, std::net::TcpListener, SocketAddr) {
+fn offer(path: &Path) -> (Handover, std::net::TcpListener, SocketAddr) {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let handover = Handover::offer(path, address, listener.try_clone().unwrap().into()).unwrap();
@@ -223,7 +223,7 @@ fn nobody_is_refused_over_hand_overs_between_processes() {
 #[tokio::test]
 async fn the_file_is_private_and_goes_with_its_owner_only() {
     let (_folder, path) = folder();
-    let (first, _listener, address) = offer(&path).await;
+    let (first, _listener, address) = offer(&path);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let second = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let error = Handover::offer(&path, address, second.try_clone().unwrap().into()).unwrap_err();
@@ -241,7 +241,7 @@ async fn a_stale_socket_is_replaced_and_a_file_is_not() {
     let (folder, path) = folder();
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(take_over(&path, free_address(), TIMEOUT).await.is_none(), "nobody is there");
-    drop(offer(&path).await);
+    drop(offer(&path));
     std::fs::write(&path, "precious").unwrap();
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -254,7 +254,7 @@ async fn a_stale_socket_is_replaced_and_a_file_is_not() {
 #[tokio::test]
 async fn strangers_are_refused_and_the_offer_stands() {
     let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path).await;
+    let (handover, _listener, address) = offer(&path);
     assert!(take_over(&path, free_address(), TIMEOUT).await.is_none(), "another address");
     let mut wrong_length = vec![1, b'A', 255];
     wrong_length.extend([b'9'; 255]);
@@ -278,7 +278,7 @@ async fn strangers_are_refused_and_the_offer_stands() {
 #[tokio::test]
 async fn a_successor_that_dies_half_way_changes_nothing() {
     let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path).await;
+    let (handover, _listener, address) = offer(&path);
     let mut dying = UnixStream::connect(&path).await.unwrap();
     super::message::write_ask(&mut dying, address).await.unwrap();
     assert!(super::message::receive(&dying).await.unwrap().is_some());
@@ -322,7 +322,7 @@ async fn a_socket_that_is_not_the_one_asked_for_is_not_taken() {
 #[tokio::test]
 async fn the_successor_hears_of_the_journal() {
     let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path).await;
+    let (handover, _listener, address) = offer(&path);
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
     handover.asked().await;
     let mut hearing = tokio::spawn(taken.farewell.released(TIMEOUT));
@@ -331,13 +331,13 @@ async fn the_successor_hears_of_the_journal() {
     assert!(hearing.await.unwrap());
     // An old process that dies has released everything too; one that lives and keeps silent has not.
     let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path).await;
+    let (handover, _listener, address) = offer(&path);
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
     handover.asked().await;
     drop(handover);
     assert!(taken.farewell.released(TIMEOUT).await);
     let (_folder, path) = self::folder();
-    let (_handover, _listener, address) = offer(&path).await;
+    let (_handover, _listener, address) = offer(&path);
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
     assert!(!taken.farewell.released(Duration::from_millis(50)).await);
 }

@@ -146,25 +146,24 @@ async fn answer(
     settings: Arc<ListenerSettings>,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let turn = talk.begin();
-    let answer = match check_head(&request, &settings) {
-        Err(envelope) => refuse(&talk, envelope),
-        Ok(()) => {
-            let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
-            let fault = Arc::new(OnceLock::new());
-            let (mut parts, body) = request.into_parts();
-            parts.extensions.insert(ConnectInfo(peer));
-            parts.extensions.insert(bytes_max.clone());
-            let body = RequestBody::new(body, &settings, bytes_max, Arc::clone(&fault));
-            let handling = async move { routes.oneshot(Request::from_parts(parts, Body::new(body))).await };
-            let handled = AssertUnwindSafe(handling).catch_unwind().await;
-            match (fault.get(), handled) {
-                (Some(fault), _) => refuse(&talk, fault.envelope()),
-                (None, Ok(Ok(answer))) => answer,
-                (None, Ok(Err(never))) => match never {},
-                (None, Err(_)) => {
-                    tracing::error!(%peer, "a handler panicked");
-                    refusal::answer(Envelope::new(ErrorCode::Internal, "a fault of this service; its log has more"))
-                }
+    let answer = if let Err(envelope) = check_head(&request, &settings) {
+        refuse(&talk, envelope)
+    } else {
+        let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
+        let fault = Arc::new(OnceLock::new());
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(ConnectInfo(peer));
+        parts.extensions.insert(bytes_max.clone());
+        let body = RequestBody::new(body, &settings, bytes_max, Arc::clone(&fault));
+        let handling = async move { routes.oneshot(Request::from_parts(parts, Body::new(body))).await };
+        let handled = AssertUnwindSafe(handling).catch_unwind().await;
+        match (fault.get(), handled) {
+            (Some(fault), _) => refuse(&talk, fault.envelope()),
+            (None, Ok(Ok(answer))) => answer,
+            (None, Ok(Err(never))) => match never {},
+            (None, Err(_)) => {
+                tracing::error!(%peer, "a handler panicked");
+                refusal::answer(Envelope::new(ErrorCode::Internal, "a fault of this service; its log has more"))
             }
         }
     };

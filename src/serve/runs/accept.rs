@@ -1,6 +1,6 @@
 //! Asking for a run, and for the repair of one. A run is answered for only when it is written down.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{
     Json as Answer,
@@ -8,20 +8,19 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    find::Found,
-    input,
-    request::{RunBody, RunForm, RunRequest},
-};
+use super::{find::Found, input};
 use crate::{
-    journal::query::TenantScope,
-    model::envelope::ErrorCode,
+    model::{envelope::ErrorCode, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},
-        journal::Idempotency,
+        engine::Runtime,
+        journal::{Idempotency, RunAccepted, RunOwner},
     },
     serve::{
         access::{
@@ -29,25 +28,52 @@ use crate::{
             random::hex,
         },
         answer::{
+            body::{expect_json, parse, read_whole},
             failure::Failure,
             query::{InPath, idempotency_key},
         },
-        files::form::forget,
+        files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
+    transport::template::{Filling, Template},
     workflow::checked::Workflow,
 };
+
+/// The longest prompt that may stand in for an agent's own.
+pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
 
 /// Says that a run was asked for before.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
-/// The routes.
-pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair))
+/// A run that is asked for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunBody {
+    /// The workflow; may be left out where there is only one.
+    pub workflow: Option<String>,
+    /// Its inputs by name. Files are `[{"file_id": "..."}]`.
+    #[serde(default)]
+    #[schema(value_type = Object)]
+    pub input: Map<String, Value>,
+    /// Milliseconds after which its end is of no use.
+    pub deadline_ms: Option<u64>,
+    /// The class of priority.
+    pub priority: Option<String>,
+    /// The feature.
+    pub feature: Option<String>,
+    /// The tenant; only with a key that speaks for others.
+    pub tenant: Option<String>,
+    /// The caller's own user; only with a key that speaks for others.
+    pub user: Option<String>,
 }
 
-/// Starts a run. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
-#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body(content((RunBody = "application/json"), (RunForm = "multipart/form-data"))),
+/// The routes.
+pub fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair)).routes(routes!(rerun))
+}
+
+/// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
+#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunBody,
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
     State(state): State<AppState>,
@@ -57,14 +83,36 @@ pub(crate) async fn start(
 ) -> Result<Response, Failure> {
     state.ending.check()?;
     let key = idempotency_key(&headers)?;
-    let RunRequest { body, hash, form } = RunRequest::read(&state, &caller, request).await?;
+    if is_form(&headers) {
+        return start_by_form(&state, caller, key, request).await;
+    }
+    expect_json(&headers)?;
+    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
+    let hash = hex(&Sha256::digest(&whole.bytes));
+    let body: RunBody = parse(&whole.bytes)?;
+    drop(whole);
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
-    let accepted = accept(&state, &running, caller.clone(), body, idempotency).await;
-    if let Some(form) = form
-        && accepted.as_ref().map_or(true, |accepted| accepted.replayed)
-    {
-        // No run names the files that came with it.
+    let accepted = accept(&state, &running, caller, body, idempotency).await?;
+    answer(&running, accepted).await
+}
+
+/// The same with files in it. Whatever keeps the run from being started, files that came with it do not stay.
+async fn start_by_form(
+    state: &AppState,
+    caller: Caller,
+    key: Option<String>,
+    request: Request,
+) -> Result<Response, Failure> {
+    let _place = state.caps.upload()?;
+    let form = read_form(state, &caller, request).await?;
+    let running = state.running().await?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
+    let accepted = match body_of(&form) {
+        Ok(body) => accept(state, &running, caller.clone(), body, idempotency).await,
+        Err(failure) => Err(failure),
+    };
+    if accepted.as_ref().map_or(true, |accepted| accepted.replayed) {
         forget(&running.files, &caller, &form).await;
     }
     answer(&running, accepted?).await
@@ -82,6 +130,35 @@ async fn accept(
     let scope = TenantScope::One(new.owner.tenant.clone());
     input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
     Ok(running.runtime.accept_run(new).await?)
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    kind.to_ascii_lowercase().starts_with(b"multipart/form-data")
+}
+
+fn body_of(form: &Form) -> Result<RunBody, Failure> {
+    let request = Value::Object(as_run_request(form)?);
+    serde_json::from_value(request).map_err(|error| Failure::invalid(format!("the form does not fit: {error}")))
+}
+
+/// Of what a form says: ids of files differ each time that the same form is sent, their bytes do not.
+fn hash_of(form: &Form) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    };
+    for (name, text) in &form.fields {
+        add(name.as_bytes());
+        add(text.as_bytes());
+    }
+    for FormFile { part, file } in &form.files {
+        add(part.as_bytes());
+        add(file.name.as_bytes());
+        add(&file.hash);
+    }
+    hex(&hash.finalize())
 }
 
 fn new_run(
@@ -106,19 +183,18 @@ fn new_run(
 /// The workflow of this name, or the only one.
 fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Failure> {
     let known = || state.workflows.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    match name {
-        Some(name) => state
+    if let Some(name) = name {
+        state
             .workflows
             .get(name)
             .cloned()
-            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known()))),
-        None => {
-            let mut all = state.workflows.values();
-            match (all.next(), all.next()) {
-                (Some(only), None) => Ok(Arc::clone(only)),
-                (None, _) => Err(Failure::not_found("workflow here")),
-                _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
-            }
+            .ok_or_else(|| Failure::not_found(format_args!("workflow {name:?}; there are {}", known())))
+    } else {
+        let mut all = state.workflows.values();
+        match (all.next(), all.next()) {
+            (Some(only), None) => Ok(Arc::clone(only)),
+            (None, _) => Err(Failure::not_found("workflow here")),
+            _ => Err(Failure::invalid(format!("workflow must be one of {}", known()))),
         }
     }
 }
@@ -135,33 +211,103 @@ pub(crate) async fn repair(
     state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
-    let found = Found::of(&running, &caller, &id).await?;
-    let record = found.record(&running).await?;
-    if !record.status.is_terminal() {
-        return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
-    }
-    let old = running.journal.accepted(&id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    // The new run is the old one's owner's, whoever asked for it.
-    let owner = crate::runtime::journal::RunOwner {
-        key_id: caller.key_name().map(str::to_owned),
-        traceparent: Some(caller.facts.traceparent.clone()),
-        ..old.owner.clone()
-    };
     let accepted = running.runtime.repair(&old, &record, owner, idempotency).await?;
     answer(&running, accepted).await
 }
 
+/// A run that goes on from a step of another one.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RerunBody {
+    /// The first step that is done again; all that depends on it is done again too.
+    pub from: String,
+    /// A prompt for that step's agent instead of its own, in the new run only.
+    pub prompt: Option<String>,
+}
+
+/// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
+#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", request_body = RerunBody,
+    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+pub(crate) async fn rerun(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Failure> {
+    state.ending.check()?;
+    expect_json(&headers)?;
+    let key = idempotency_key(&headers)?;
+    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
+    let digest = Sha256::digest([b"rerun ", id.as_bytes(), b" ", &whole.bytes[..]].concat());
+    let body: RerunBody = parse(&whole.bytes)?;
+    drop(whole);
+    let running = state.running().await?;
+    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt)?;
+    let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
+    let accepted = running.runtime.rerun(&old, &record, &body.from, prompts, owner, idempotency).await?;
+    answer(&running, accepted).await
+}
+
+/// Which agent's prompt is replaced, if the step is there and the prompt can be one.
+pub fn prompts_of(
+    runtime: &Runtime,
+    workflow: &Workflow,
+    from: &str,
+    prompt: Option<String>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let steps = workflow.steps();
+    let Some(step) = steps.iter().find(|step| step.id() == from) else {
+        let known: Vec<&str> = steps.iter().map(|step| step.id()).collect();
+        let hint = nearest::hint(from, known.iter().copied());
+        return Err(Failure::invalid(format!("there is no step {from:?}{hint} (steps: {})", known.join(", "))));
+    };
+    let Some(prompt) = prompt else { return Ok(BTreeMap::new()) };
+    let agent = step.agent();
+    // Agents that can pass a request on are those behind which a model stands.
+    if !runtime.agent(agent.as_str()).is_some_and(|agent| agent.relays()) {
+        return Err(Failure::invalid(format!("agent {agent} of step {from} has no prompt to replace")));
+    }
+    if prompt.len() > PROMPT_BYTES_MAX {
+        return Err(Failure::invalid(format!("the prompt is larger than {PROMPT_BYTES_MAX} bytes")));
+    }
+    Template::try_new(&prompt, Filling::Text)
+        .map_err(|error| Failure::invalid(format!("the prompt cannot be used: {error}")))?;
+    Ok(BTreeMap::from([(agent.to_string(), prompt)]))
+}
+
+/// A run that is over, and whose its successor is: the old one's owner's, whoever asks for it.
+async fn over(
+    running: &Running,
+    caller: &Caller,
+    id: &str,
+) -> Result<(RunAccepted, Arc<RunRecord>, RunOwner), Failure> {
+    let found = Found::of(running, caller, id).await?;
+    let record = found.record(running).await?;
+    if !record.status.is_terminal() {
+        return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
+    }
+    let old = running.journal.accepted(id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
+    let owner = RunOwner {
+        key_id: caller.key_name().map(str::to_owned),
+        traceparent: Some(caller.facts.traceparent.clone()),
+        ..old.owner.clone()
+    };
+    Ok((old, record, owner))
+}
+
 /// 202 with the run as it stands, and where it is to be found.
 async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
-    let record = match &accepted.handle {
-        Some(handle) => handle.record(),
-        None => {
-            use crate::runtime::journal::Journal as _;
-            let stored = running.journal.record(&accepted.run_id).await?;
-            stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
-        }
+    let record = if let Some(handle) = &accepted.handle {
+        handle.record()
+    } else {
+        use crate::runtime::journal::Journal as _;
+        let stored = running.journal.record(&accepted.run_id).await?;
+        stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
     };
     let mut answer = (StatusCode::ACCEPTED, Answer(record)).into_response();
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", accepted.run_id)) {

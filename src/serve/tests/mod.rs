@@ -3,5 +3,6 @@
 mod access;
 mod answers;
 mod caps;
+mod captures;
 mod runs;
 pub(super) mod support;

@@ -47,7 +47,7 @@ impl HttpAgent {
             body: Some(request::body(&request.input, self.mapping.request.as_ref())?),
         };
         let clock = StreamClock::start(request.timeouts);
-        let sent = self.client.send(outgoing, &self.mapping.errors);
+        let sent = self.client.send_heard(outgoing, &self.mapping.errors, request.capture.as_ref());
         let answer = match wanted {
             Wanted::Whole => sent.await?,
             Wanted::Stream => clock.within(sent).await??,

@@ -71,7 +71,7 @@ impl OpenAiAgent {
         };
         let clock = StreamClock::start(request.timeouts);
         let no_pointers = ErrorPointers::default();
-        let sent = self.client.send(outgoing, &no_pointers);
+        let sent = self.client.send_heard(outgoing, &no_pointers, request.capture.as_ref());
         let answer = match wanted {
             Wanted::Whole => sent.await?,
             Wanted::Stream => clock.within(sent).await??,

@@ -7,7 +7,9 @@ use super::*;
 use crate::transport::{
     client::{KeyPlace, ProviderClient, ProviderOptions},
     fake_server::{FakeServer, Step, answer, stream, stream_head},
+    hiding::HIDDEN,
     http_agent::{backend::HttpAgent, mapping::HttpMapping},
+    secret::Secret,
     test_attempt::{request, unwatched, watched},
 };
 
@@ -120,7 +122,7 @@ async fn an_answer_that_nobody_waited_for() {
         let (client, tap) = client(&ProviderOptions::at(&server.base_url));
         let agent = agent(&client, &HttpMapping::default());
         let attempt = tokio::spawn(async move { watched(&agent, &request(json!({}))).await });
-        let hears = || lock(&tap.last).as_ref().is_some_and(|recording| lock(&recording.0).body.len() >= 10);
+        let hears = || lock(&tap.last).as_ref().is_some_and(|recording| recording.heard().body.len() >= 10);
         server.has_requests(1).await;
         while want.contains("delta") && !hears() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
@@ -219,9 +221,7 @@ async fn both_sides_are_bounded() {
 
 /// A recording of a client with this secret.
 fn recording(secret: &str) -> Recording {
-    let hiding = Hiding::of(&HeaderMap::new(), &[Secret::new(secret)]);
-    let heard = Heard { head: Some("HTTP/1.1 200 OK\n".to_owned()), hiding, ..Heard::default() };
-    Recording(Arc::new(Mutex::new(heard)))
+    Recording::answered(secret, TAP_BYTES_MAX)
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_secret_is_hidden_where_the_answer_was_cut_inside_it() {
         recording.piece(&vec![b'.'; TAP_BYTES_MAX - kept]);
         recording.piece(secret.as_bytes());
         recording.piece(b"!");
-        let answer = lock(&recording.0).exchange().answer;
+        let answer = exchange(&recording).answer;
         assert!(!answer.contains("sk-012"), "{kept}: {}", &answer[answer.len() - 100..]);
         assert!(answer.contains("(cut: "));
     }
@@ -248,7 +248,7 @@ proptest! {
         let body = around.join(secret.as_bytes());
         let whole = recording(secret);
         whole.piece(&body);
-        let whole = lock(&whole.0).exchange().answer;
+        let whole = exchange(&whole).answer;
         let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
         places.sort_unstable();
         let pieces = recording(secret);
@@ -257,7 +257,7 @@ proptest! {
             pieces.piece(&body[from..to]);
             from = to;
         }
-        prop_assert_eq!(&lock(&pieces.0).exchange().answer, &whole);
+        prop_assert_eq!(&exchange(&pieces).answer, &whole);
         prop_assert!(!whole.contains(secret));
         prop_assert!(whole.matches(HIDDEN).count() >= around.len() - 1);
         prop_assert!(whole.chars().all(|letter| !letter.is_control() || letter == '\n' || letter == '\t'));

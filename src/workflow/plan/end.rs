@@ -52,7 +52,7 @@ impl RunPlan {
         if round.unfinished == 0 && round.end.is_none() {
             if self.mode == Mode::Restoring && self.loop_is_over(step) {
                 // Cut, not joined: its items ended after its loop did.
-                let cut = round.items.iter().filter_map(Item::end).find(was_cut).cloned();
+                let cut = round.items.iter().filter_map(Item::end).find(|end| was_cut(end)).cloned();
                 self.steps[step].round_mut().end = cut;
                 return;
             }
@@ -150,7 +150,7 @@ impl RunPlan {
             let error = first.error.clone().map(|error| error.with_detail("failed_items", failed.len()));
             return End { error, ..(*first).clone() };
         }
-        if let Some(cut) = ends.iter().copied().find(was_cut) {
+        if let Some(cut) = ends.iter().copied().find(|end| was_cut(end)) {
             return cut.clone();
         }
         let list: Vec<Json> = ends.iter().map(|end| end.output.clone().unwrap_or_default()).collect();
@@ -176,7 +176,7 @@ impl RunPlan {
             return End::succeeded(ends().map(|end| good(end).unwrap_or_default()).collect());
         }
         if self.culprit.is_some()
-            && let Some(cut) = ends().find(was_cut)
+            && let Some(cut) = ends().find(|end| was_cut(end))
         {
             return cut.clone();
         }
@@ -302,6 +302,6 @@ impl RunPlan {
 }
 
 /// By something else than its own call or time.
-fn was_cut(end: &&End) -> bool {
+fn was_cut(end: &End) -> bool {
     end.status == StepStatus::Cancelled && end.cause.is_none()
 }

@@ -55,7 +55,7 @@ pub(in crate::transport::openai) async fn exchange(
     };
     let clock = StreamClock::start(attempt.timeouts);
     let no_pointers = ErrorPointers::default();
-    let sent = to.client.send(outgoing, &no_pointers);
+    let sent = to.client.send_heard(outgoing, &no_pointers, attempt.capture.as_ref());
     let answer = match wanted {
         Wanted::Whole => sent.await?,
         Wanted::Stream => clock.within(sent).await??,

@@ -174,7 +174,9 @@ fn a_run_begins_with_the_results_it_is_given() {
     let first =
         World::with_head("output = \"steps.c.output\"", &text, nothing()).agent("a", [good(5, json!("old"))]).run();
     let mut seeds: Vec<Ended> = first.ended().into_iter().filter(|ended| ended.record.id == "a").collect();
-    seeds.iter_mut().for_each(|seed| seed.usage = None);
+    for seed in &mut seeds {
+        seed.usage = None;
+    }
     let world = World::with_head("output = \"steps.a.output\"", &text, nothing()).seeded(seeds).run();
     assert_eq!((world.called().len(), world.record().output), (2, Some(json!("old"))));
     assert_eq!(world.data(EventType::StepFinished, Some("a"))[0]["reused"], json!(true));

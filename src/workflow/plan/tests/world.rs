@@ -87,6 +87,9 @@ enum News {
     Cancel,
 }
 
+/// When a call is answered, and with what.
+type Owed = (Timestamp, Result<CallDone, CallFailed>);
+
 pub(super) struct World {
     plan: RunPlan,
     gates: TestGates,
@@ -101,7 +104,7 @@ pub(super) struct World {
     open: BTreeSet<StepKey>,
     may_resend: HashMap<StepKey, bool>,
     /// Answers that agents still owe to calls, whoever asks for them.
-    owed: HashMap<StepKey, Option<(Timestamp, Result<CallDone, CallFailed>)>>,
+    owed: HashMap<StepKey, Option<Owed>>,
     input: Map<String, Value>,
     journal: Vec<(Vec<Ended>, Vec<Event>)>,
     over: HashSet<StepKey>,
@@ -348,7 +351,7 @@ impl World {
                     self.aborted.push(key);
                 }
                 Action::Emit(event) => self.write_event(event),
-                Action::Record(ended) => self.write_end(*ended),
+                Action::Record(ended) => self.write_end(&ended),
                 Action::Finished => self.finished = true,
             }
         }
@@ -367,9 +370,9 @@ impl World {
         events.push(Event { id, ts_ms, kind, run_id: "run-1".to_owned(), step, data });
     }
 
-    fn write_end(&mut self, ended: Ended) {
+    fn write_end(&mut self, ended: &Ended) {
         // As a journal keeps it.
-        let ended: Ended = serde_json::from_str(&serde_json::to_string(&ended).unwrap()).unwrap();
+        let ended: Ended = serde_json::from_str(&serde_json::to_string(ended).unwrap()).unwrap();
         if ended.scope == EndedScope::Item {
             let step = self.plan.workflow().steps().iter().position(|step| step.id() == ended.record.id).unwrap();
             let index = ended.record.index.map(|index| u32::try_from(index).unwrap());
