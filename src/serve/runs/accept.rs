@@ -16,6 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{find::Found, input};
 use crate::{
+    journal::query::TenantScope,
     model::{envelope::ErrorCode, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},

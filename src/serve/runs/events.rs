@@ -58,7 +58,7 @@ pub(crate) async fn events(
     let after = after_of(&headers)?.or(query.after).unwrap_or(0);
     let running = state.running().await?;
     let found = {
-        let _place = state.caps.query()?;
+        let _place = state.caps.opening().await?;
         watcher.find(&running, &id).await?
     };
     let place = state.caps.stream(&id, watcher.key_name())?;

@@ -60,7 +60,7 @@ async fn bodies_are_bounded_and_named() {
     let world = World::with(&super::support::keys(), settings).await;
     let large = format!(r#"{{"input":"{}"}}"#, "x".repeat(3_000));
     world.ask("POST", "/v1/agents/echo/call", &[ANN], &large).await.fails(413, "INVALID_REQUEST");
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed; boundary=x"] {
         let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", kind)], "{}").await;
         got.fails(415, "INVALID_REQUEST");
     }

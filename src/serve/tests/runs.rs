@@ -71,7 +71,7 @@ async fn a_form_asks_for_a_run_with_its_files() {
         (vec![("name=\"workflow\"", "nothing")], 404),
         (vec![("name=\"workflow\"", "one"), ("name=\"other\"", "x")], 400),
         (vec![("name=\"request\"", "{")], 400),
-        (vec![("name=\"request\"", r#"{"workflow":"one","tenant":"brick"}"#)], 400),
+        (vec![("name=\"request\"", r#"{"workflow":"one","tenant":"brick"}"#)], 403),
     ] {
         let (body, kind) = form("b", &parts);
         let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", &kind)], &body).await;
