@@ -86,6 +86,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         settings: settings.serve.clone(),
         keys,
         limits: settings.limits,
+        language: settings.run.language,
         run_deadline: settings.run.deadline,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),

@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     hash::Hash,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -14,6 +15,8 @@ use crate::settings::serve::ServeSettings;
 
 /// Bytes of bodies are counted in blocks of this size.
 const BLOCK_BYTES: usize = 1024;
+/// The longest that a stream waits to be opened.
+const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// The caps.
 #[derive(Debug)]
@@ -22,6 +25,7 @@ pub struct Caps {
     uploads: Arc<Semaphore>,
     queries: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    openings: Arc<Semaphore>,
     body_blocks: Arc<Semaphore>,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
@@ -57,6 +61,7 @@ impl Caps {
             uploads: semaphore(settings.uploads_max),
             queries: semaphore(settings.queries_max),
             streams: semaphore(settings.streams_max),
+            openings: semaphore(settings.queries_max),
             body_blocks: Arc::new(Semaphore::new(blocks.min(Semaphore::MAX_PERMITS))),
             run_streams: Arc::default(),
             key_streams: Arc::default(),
@@ -78,6 +83,16 @@ impl Caps {
     /// A place for a query or an operator's act.
     pub fn query(&self) -> Result<Place, Failure> {
         place(&self.queries, "queries")
+    }
+
+    /// A place to look for the run of a stream that is about to be opened; waited for, since thousands of readers come back at once
+    /// after a restart. Apart from queries, which go on however many come.
+    pub async fn opening(&self) -> Result<Place, Failure> {
+        let permit = Arc::clone(&self.openings).acquire_owned();
+        match tokio::time::timeout(OPENING_WAIT, permit).await {
+            Ok(Ok(permit)) => Ok(Place { permit }),
+            _ => Err(Failure::busy("streams that are being opened")),
+        }
     }
 
     /// A place for an event stream of this run, asked for with this key.

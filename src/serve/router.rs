@@ -49,7 +49,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         // Bodies are bounded by the listener and by whoever reads them.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(keep_reserve))
-        .layer(middleware::from_fn(dress));
+        .layer(middleware::from_fn_with_state(state.clone(), dress));
     // Outermost: a browser may read errors too.
     let routes = match cors(&state.settings.cors_origins) {
         Some(cors) => routes.layer(cors),

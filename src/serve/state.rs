@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal},
+    model::language::Language,
     runtime::{engine::Runtime, handle::AgentHandle},
     settings::{general::Limits, serve::ServeSettings},
     workflow::checked::Workflow,
@@ -27,6 +28,8 @@ pub struct Service {
     pub keys: KeyRing,
     /// How much it does at once.
     pub caps: Caps,
+    /// The language of texts for a screen, where a request asks for none.
+    pub language: Language,
     /// What inputs may be.
     pub limits: Limits,
     /// No run takes longer; `None` = only the workflow's own deadline holds.

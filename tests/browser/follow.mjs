@@ -1,6 +1,7 @@
 // The browser example in headless Chromium, through a restart of the service in the middle of a run.
 //
 //   BASE_URL=http://... node follow.mjs      a real service, restarted by RESTART (a command) once the run is under way
+//   WELL= BASE_URL=... node follow.mjs       the same with a run that fails: the page says so in Korean
 //   node follow.mjs                          against the small service below, which is closed and opened again
 //
 // Needs playwright-core (NODE_PATH or a node_modules beside), CHROMIUM (default /usr/bin/chromium). SCREENSHOT names a file to write.
@@ -64,6 +65,7 @@ function fake() {
 }
 
 const scripted = process.env.BASE_URL ? null : fake();
+const endsWell = process.env.WELL !== "";
 let service = scripted && createServer(scripted.serve);
 const port = scripted && (await listen(service, 0));
 const base = process.env.BASE_URL ?? `http://127.0.0.1:${port}`;
@@ -79,7 +81,7 @@ async function restart() {
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: flags });
 try {
-  const page = await browser.newPage({ viewport: { width: 900, height: 1000 } });
+  const page = await browser.newPage({ locale: "ko-KR", viewport: { width: 900, height: 1000 } });
   const mistakes = [];
   page.on("pageerror", (error) => mistakes.push(error.message));
   // What the page shows is noted as it comes: every event has its line or its number.
@@ -98,9 +100,16 @@ try {
   await page.click("button");
   await page.waitForFunction(() => document.getElementById("status").dataset.last >= 3, null, { timeout: 60_000 });
   await restart();
-  await page.waitForSelector("#post:not([hidden])", { timeout: Number(process.env.BOUND_MS ?? 60_000) });
+  const bound = { timeout: Number(process.env.BOUND_MS ?? 60_000) };
+  if (endsWell) {
+    await page.waitForSelector("#post:not([hidden])", bound);
+    assert.match(await page.textContent("#post"), /^# /);
+  } else {
+    await page.waitForFunction(() => document.getElementById("bar").value === 1, null, bound);
+    assert.match(await page.textContent("#problem"), /^[^A-Za-z]*[가-힣][^A-Za-z]*$/, "a message for a screen, in Korean");
+    assert.ok(await page.isHidden("#post"));
+  }
   assert.deepEqual(mistakes, []);
-  assert.match(await page.textContent("#post"), /^# /);
   assert.match(await page.textContent("#status"), /끝났습니다/);
   const last = await page.evaluate(() => Number(document.getElementById("status").dataset.last));
   if (scripted) {
@@ -112,8 +121,15 @@ try {
     assert.ok(scripted.heard.connections.length >= 2 && scripted.heard.connections.at(-1) >= 3, `${scripted.heard.connections}`);
     assert.ok(scripted.heard.tokens.every((token) => token === "Bearer watch-r1"));
   } else {
-    const lines = await page.locator("#steps li").allTextContents();
-    assert.equal(new Set(lines.filter((line) => line.endsWith("완료"))).size, lines.filter((line) => line.endsWith("완료")).length, "no step ends twice");
+    // What the service has written down, line by line.
+    const headers = { authorization: `Bearer ${process.env.API_KEY ?? ""}` };
+    const [{ run_id }] = (await (await fetch(`${base}/v1/runs?limit=1`, { headers })).json()).data;
+    const text = await (await fetch(`${base}/v1/runs/${run_id}/events`, { headers })).text();
+    const events = [...text.matchAll(/^data: ?(.*)$/gm)].map(([, json]) => JSON.parse(json)).filter((event) => event.id);
+    const said = { "step.started": "시작", "step.retried": "다시 시도", "step.refused": "대기", "step.degraded": "대체", "step.skipped": "건너뜀", "step.finished": "완료" };
+    const wanted = events.filter((event) => event.step && said[event.type]).map((event) => `${event.step}: ${said[event.type]}`);
+    assert.deepEqual(await page.locator("#steps li").allTextContents(), wanted);
+    assert.equal(last, events.length);
   }
   const seen = await page.evaluate(() => window.seen);
   assert.deepEqual([...seen, last], Array.from({ length: last + 1 }, (_, id) => id), "events were lost or doubled");

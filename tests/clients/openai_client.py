@@ -74,6 +74,11 @@ def errors():
 def busy_with_retry_after():
     error, _ = refused("busy", openai.RateLimitError)
     assert 1 <= int(error.response.headers["retry-after"]) <= 7, error.response.headers
+    if GATEWAY:
+        # A wait of an hour is a spent quota: no client shall loop on it.
+        error, reached = refused("far", openai.APIStatusError, max_retries=2)
+        assert (error.status_code, reached) == (402, 1), (error, reached)
+        assert error.response.headers["x-should-retry"] == "false", error.response.headers
 
 
 def retries_are_told_when_not_to():
@@ -84,6 +89,17 @@ def retries_are_told_when_not_to():
         error, reached = refused("broken", openai.APIStatusError, max_retries=2)
         assert error.response.headers["x-should-retry"] == "false", error.response.headers
         assert reached <= 3, f"{reached} requests reached the upstream: layers multiply"
+
+
+def layers_do_not_multiply():
+    """The gateway tries `always` four times; a client that would try four times more is told not to."""
+    if not GATEWAY:
+        return
+    error, reached = refused("always", openai.RateLimitError, max_retries=3)
+    assert reached == 4, f"{reached} requests reached the upstream instead of 4"
+    headers = error.response.headers
+    assert (headers["x-should-retry"], headers["x-watertight-attempts"]) == ("false", "4"), headers
+    assert error.body["watertight"]["details"]["attempts"] == 4, error.body
 
 
 def timeouts():
@@ -109,6 +125,7 @@ if __name__ == "__main__":
         errors,
         busy_with_retry_after,
         retries_are_told_when_not_to,
+        layers_do_not_multiply,
         timeouts,
         a_cut_stream_does_not_end_well,
     ]:

@@ -3,7 +3,8 @@
     python3 upstream.py         prints "listens on http://127.0.0.1:PORT/v1" and serves until it is killed
 
     ok, tools        answer; `tools` calls the first tool it was sent, and says back all tools as they came
-    busy             429 with Retry-After: 7       broken    500      bad    400      final    503 with x-should-retry: false
+    busy             429 with Retry-After: 7       always    429 without it     far    429 with 3600
+    broken           500      bad    400           final     503 with x-should-retry: false
     slow             the first byte after 30 s     cut       a stream that dies after its first content
 GET /count/MODEL says how many requests for it came.
 """
@@ -18,6 +19,8 @@ COUNT = Counter()
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 ERRORS = {
     "busy": (429, "rate_limit_error", "rate_limit_exceeded", {"retry-after": "7"}),
+    "far": (429, "rate_limit_error", None, {"retry-after": "3600"}),
+    "always": (429, "rate_limit_error", "rate_limit_exceeded", {}),
     "broken": (500, "server_error", None, {}),
     "bad": (400, "invalid_request_error", None, {}),
     "final": (503, "server_error", None, {"x-should-retry": "false"}),

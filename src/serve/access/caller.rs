@@ -148,7 +148,7 @@ impl FromRequestParts<AppState> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Failure> {
         let facts = parts.extensions.get::<RequestFacts>().cloned();
-        let facts = facts.unwrap_or_else(|| RequestFacts::of(&parts.headers));
+        let facts = facts.unwrap_or_else(|| RequestFacts::of(&parts.headers, state.language));
         let key = key_of(&parts.headers, state)?;
         caller_of(&parts.headers, key, facts)
     }

@@ -1,16 +1,21 @@
 //! The outermost layer of every answer: gives errors their trace id, their language and the shape of their surface. Decides nothing
 //! about content.
 
-use axum::{extract::Request, middleware::Next, response::Response};
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
 
 use super::{
     failure::{ErrorShape, Failure},
     trace::RequestFacts,
 };
+use crate::serve::state::AppState;
 
 /// Lets a request through and dresses its answer.
-pub async fn dress(mut request: Request, next: Next) -> Response {
-    let facts = RequestFacts::of(request.headers());
+pub async fn dress(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    let facts = RequestFacts::of(request.headers(), state.language);
     request.extensions_mut().insert(facts.clone());
     dressed(next.run(request).await, &facts)
 }

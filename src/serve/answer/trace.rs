@@ -1,8 +1,16 @@
 //! What a request says of itself beside its content: trace context and the language of its screen.
 
-use axum::http::{HeaderMap, header};
+use std::convert::Infallible;
 
-use crate::model::{contract, language::Language};
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
+
+use crate::{
+    model::{contract, language::Language},
+    serve::state::AppState,
+};
 
 /// Facts of one request; in its extensions from the outermost layer on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,14 +24,28 @@ pub struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Reads the headers. A trace context that breaks the standard is replaced.
-    pub fn of(headers: &HeaderMap) -> Self {
+    /// Reads the headers. A trace context that breaks the standard is replaced; where no language that we know is asked for, it is
+    /// the usual one.
+    pub fn of(headers: &HeaderMap, usual: Language) -> Self {
         let given =
             headers.get(contract::TRACEPARENT).and_then(|value| value.to_str().ok()).filter(|text| is_trace(text));
         let traceparent = given.map_or_else(fresh_trace, str::to_owned);
         let trace_id = traceparent.get(3..35).unwrap_or_default().to_owned();
         let language = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
-        Self { trace_id, traceparent, language: language.map_or(Language::En, language_of) }
+        Self { trace_id, traceparent, language: language.and_then(language_of).unwrap_or(usual) }
+    }
+}
+
+/// The language of a request's screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Screen(pub Language);
+
+impl FromRequestParts<AppState> for Screen {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
+        let known = parts.extensions.get::<RequestFacts>().map(|facts| facts.language);
+        Ok(Self(known.unwrap_or_else(|| RequestFacts::of(&parts.headers, state.language).language)))
     }
 }
 
@@ -43,8 +65,8 @@ fn fresh_trace() -> String {
 }
 
 /// The better liked of the two languages that we know.
-fn language_of(accepted: &str) -> Language {
-    let mut best = (0.0_f32, Language::En);
+fn language_of(accepted: &str) -> Option<Language> {
+    let mut best = (0.0_f32, None);
     for entry in accepted.split(',').take(32) {
         let mut parts = entry.split(';');
         let tag = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -55,7 +77,7 @@ fn language_of(accepted: &str) -> Language {
             _ => continue,
         };
         if weight > best.0 {
-            best = (weight, language);
+            best = (weight, Some(language));
         }
     }
     best.1
@@ -68,13 +90,13 @@ mod tests {
     #[test]
     fn languages() {
         for (accepted, language) in [
-            ("ko", Language::Ko),
-            ("ko-KR,ko;q=0.9,en;q=0.8", Language::Ko),
-            ("en-US,en;q=0.9,ko;q=0.8", Language::En),
-            ("fr,ko;q=0.2", Language::Ko),
-            ("fr", Language::En),
-            ("ko;q=0", Language::En),
-            ("", Language::En),
+            ("ko", Some(Language::Ko)),
+            ("ko-KR,ko;q=0.9,en;q=0.8", Some(Language::Ko)),
+            ("en-US,en;q=0.9,ko;q=0.8", Some(Language::En)),
+            ("fr,ko;q=0.2", Some(Language::Ko)),
+            ("fr", None),
+            ("ko;q=0", None),
+            ("", None),
         ] {
             assert_eq!(language_of(accepted), language, "{accepted}");
         }
@@ -86,9 +108,10 @@ mod tests {
         let of = |text: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("traceparent", text.parse().unwrap());
-            RequestFacts::of(&headers)
+            RequestFacts::of(&headers, Language::Ko)
         };
         assert_eq!(of(good).traceparent, good);
+        assert_eq!(of(good).language, Language::Ko, "the usual one");
         assert_eq!(of(good).trace_id, "0af7651916cd43dd8448eb211c80319c");
         for bad in ["", "00-0-0-0", "garbage", &good.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32))] {
             let facts = of(bad);

@@ -45,6 +45,7 @@ fn state() -> AppState {
         caps: Caps::new(&settings),
         settings,
         keys: KeyRing::default(),
+        language: crate::model::language::Language::En,
         limits: Limits::default(),
         workflows: std::collections::BTreeMap::new(),
         door: Door::default(),

@@ -16,6 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{find::Found, input};
 use crate::{
+    journal::query::TenantScope,
     model::{envelope::ErrorCode, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},
@@ -125,9 +126,10 @@ async fn accept(
     body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<Accepted, Failure> {
-    let (scope, limits) = (caller.scope(), state.limits);
     let mut new = new_run(state, caller, body, idempotency)?;
-    input::resolve_files(&running.files, scope, limits, &mut new.input).await?;
+    // The files are those of the run's tenant, whoever starts it: its agents are given no others.
+    let scope = TenantScope::One(new.owner.tenant.clone());
+    input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
     Ok(running.runtime.accept_run(new).await?)
 }
 

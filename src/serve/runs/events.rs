@@ -10,15 +10,19 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{follow::Follower, watch::Watcher};
-use crate::serve::{
-    answer::{
-        failure::Failure,
-        query::{Asked, InPath},
-        sse,
+use super::{follow::Follower, screen::event_in, watch::Watcher};
+use crate::{
+    model::{event::Event, language::Language},
+    serve::{
+        answer::{
+            failure::Failure,
+            query::{Asked, InPath},
+            sse,
+            trace::Screen,
+        },
+        caps::StreamPlace,
+        state::AppState,
     },
-    caps::StreamPlace,
-    state::AppState,
 };
 
 /// What a browser sends when it connects again.
@@ -48,12 +52,13 @@ pub(crate) async fn events(
     watcher: Watcher,
     InPath(id): InPath<String>,
     Asked(query): Asked<EventsQuery>,
+    Screen(language): Screen,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let after = after_of(&headers)?.or(query.after).unwrap_or(0);
     let running = state.running().await?;
     let found = {
-        let _place = state.caps.query()?;
+        let _place = state.caps.opening().await?;
         watcher.find(&running, &id).await?
     };
     let place = state.caps.stream(&id, watcher.key_name())?;
@@ -64,8 +69,8 @@ pub(crate) async fn events(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let closing = state.ending.closing_streams.clone();
-    let beginning = format!("{RETRY}{}", frames(&first));
-    let watching = Watching { follower, closing, ping: state.settings.ping, place };
+    let beginning = format!("{RETRY}{}", frames(first, language));
+    let watching = Watching { follower, language, closing, ping: state.settings.ping, place };
     let rest = stream::unfold(Some(watching), Watching::next);
     Ok(sse::answer(futures_util::StreamExt::chain(stream::iter([beginning]), rest)))
 }
@@ -76,13 +81,15 @@ fn after_of(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
     number.map(Some).ok_or_else(|| Failure::invalid("Last-Event-ID must be the id of an event of this run"))
 }
 
-fn frames(events: &[crate::model::event::Event]) -> String {
-    events.iter().map(|event| sse::numbered(event.id, event.kind.as_str(), event)).collect()
+fn frames(events: Vec<Event>, language: Language) -> String {
+    let shown = events.into_iter().map(|event| event_in(event, language));
+    shown.map(|event| sse::numbered(event.id, event.kind.as_str(), &event)).collect()
 }
 
 /// One reader of a run's events.
 struct Watching {
     follower: Follower,
+    language: Language,
     closing: CancellationToken,
     ping: std::time::Duration,
     #[allow(dead_code, reason = "held for its drop")]
@@ -100,7 +107,7 @@ impl Watching {
         match page {
             Err(_) => Some((sse::PING.to_owned(), Some(watching))),
             Ok(Ok(events)) if events.is_empty() => None,
-            Ok(Ok(events)) => Some((frames(&events), Some(watching))),
+            Ok(Ok(events)) => Some((frames(events, watching.language), Some(watching))),
             // The reader connects again from where it is.
             Ok(Err(failure)) => {
                 tracing::debug!(error = failure.envelope.message, "a stream of events is cut");

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::watch::Watcher;
+use super::{screen::record_in, watch::Watcher};
 use crate::{
     journal::query::RunHead,
     model::run::RunRecord,
@@ -22,6 +22,7 @@ use crate::{
         answer::{
             failure::Failure,
             query::{Asked, InPath},
+            trace::Screen,
         },
         state::{AppState, Running},
     },
@@ -86,12 +87,13 @@ pub fn routes() -> OpenApiRouter<AppState> {
 pub(crate) async fn run(
     State(state): State<AppState>,
     caller: Caller,
+    Screen(language): Screen,
     InPath(id): InPath<String>,
 ) -> Result<Response, Failure> {
     let _place = state.caps.query()?;
     let running = state.running().await?;
     let record = Found::of(&running, &caller, &id).await?.record(&running).await?;
-    Ok(Answer(&*record).into_response())
+    Ok(Answer(record_in(Arc::unwrap_or_clone(record), language)).into_response())
 }
 
 /// A run's end: 200 with the run once it is over, 202 with the run as it stands if it is not over within the wait.
@@ -100,6 +102,7 @@ pub(crate) async fn run(
 pub(crate) async fn result(
     State(state): State<AppState>,
     watcher: Watcher,
+    Screen(language): Screen,
     InPath(id): InPath<String>,
     Asked(query): Asked<WaitQuery>,
 ) -> Result<Response, Failure> {
@@ -122,7 +125,7 @@ pub(crate) async fn result(
     }
     let record = found.record(&running).await?;
     let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Answer(&*record)).into_response())
+    Ok((status, Answer(record_in(Arc::unwrap_or_clone(record), language))).into_response())
 }
 
 /// What a run waits for: a call, a timer, a line, a gate; `null` once it is over.

@@ -8,4 +8,5 @@ pub mod find;
 pub mod follow;
 pub mod input;
 pub mod list;
+pub mod screen;
 pub mod watch;

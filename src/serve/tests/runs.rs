@@ -36,6 +36,49 @@ async fn a_run_is_accepted_followed_and_deleted() {
     world.ask("GET", &format!("/v1/runs/{id}"), &[ANN], "").await.fails(404, "NOT_FOUND");
 }
 
+/// The body of a form, with a boundary of its own, and its content type.
+fn form(boundary: &str, parts: &[(&str, &str)]) -> (String, String) {
+    let part = |(head, body): &(&str, &str)| {
+        format!("--{boundary}\r\ncontent-disposition: form-data; {head}\r\n\r\n{body}\r\n")
+    };
+    let body: String = parts.iter().map(part).collect();
+    (format!("{body}--{boundary}--\r\n"), format!("multipart/form-data; boundary={boundary}"))
+}
+
+#[tokio::test]
+async fn a_form_asks_for_a_run_with_its_files() {
+    let world = World::usual().await;
+    // Larger than what a framework takes of a form by itself.
+    let photo = "p".repeat(3 * 1024 * 1024);
+    let parts =
+        [("name=\"workflow\"", "one"), ("name=\"photos\"; filename=\"a.txt\"", &photo), ("name=\"text\"", "바다")];
+    let mut ids = Vec::new();
+    for (boundary, replayed) in [("one", false), ("two", true)] {
+        let (body, kind) = form(boundary, &parts);
+        let headers = [ANN, ("content-type", &kind), ("idempotency-key", "k")];
+        let got = world.ask("POST", "/v1/runs", &headers, &body).await;
+        assert_eq!(got.is(202).headers.contains_key("idempotency-replayed"), replayed, "{got:?}");
+        ids.push(got.json()["run_id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(ids[0], ids[1], "the same form under another boundary");
+    let ended = world.ask("GET", &format!("/v1/runs/{}/result?wait=30", ids[0]), &[ANN], "").await.is(200).json();
+    let file = &ended["output"]["photos"][0];
+    assert_eq!((&file["name"], &file["bytes"]), (&"a.txt".into(), &photo.len().into()), "{ended:#}");
+    let path = format!("/v1/files/{}", file["file_id"].as_str().unwrap());
+    assert_eq!(world.ask("GET", &path, &[ANN], "").await.is(200).text.len(), photo.len());
+    world.with_key("bob", "GET", &path, "").await.fails(404, "NOT_FOUND");
+    for (parts, status) in [
+        (vec![("name=\"workflow\"", "nothing")], 404),
+        (vec![("name=\"workflow\"", "one"), ("name=\"other\"", "x")], 400),
+        (vec![("name=\"request\"", "{")], 400),
+        (vec![("name=\"request\"", r#"{"workflow":"one","tenant":"brick"}"#)], 403),
+    ] {
+        let (body, kind) = form("b", &parts);
+        let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", &kind)], &body).await;
+        assert_eq!(got.status.as_u16(), status, "{parts:?} {got:?}");
+    }
+}
+
 /// The events of a stream's text.
 fn events(text: &str) -> Vec<Value> {
     text.lines()

@@ -55,7 +55,7 @@ photos = "files?"
 [[step]]
 id = "echo"
 agent = "echo"
-in = { text = "input.text" }
+in = { text = "input.text", photos = "input.photos" }
 "#;
 const HANGING: &str = r#"
 [workflow]
@@ -158,6 +158,7 @@ impl World {
             caps: Caps::new(&settings),
             settings,
             keys: KeyRing::of(keys, &|_| None).unwrap(),
+            language: crate::model::language::Language::En,
             limits: Limits::default(),
             run_deadline: None,
             workflows: workflows.into(),
