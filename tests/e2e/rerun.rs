@@ -15,7 +15,7 @@ use crate::{
 };
 
 const CONFIG: &str = "[serve]\nlisten = '127.0.0.1:0'\n[capture]\nmode = 'all'\n[agents.write]\nprovider = 'local'\nmodel = 'qwen'\n[agents.judge]\nprovider = 'local'\nmodel = 'qwen'\n";
-const WORKFLOW: &str = "[workflow]\nname = 'two'\noutput = 'steps.judge.output'\n[inputs]\nnotes = 'text'\n[[step]]\nid = 'write'\nagent = 'write'\nin = { notes = 'input.notes' }\n[[step]]\nid = 'judge'\nagent = 'judge'\nin = { draft = 'steps.write.output' }\n";
+const WORKFLOW: &str = "[workflow]\nname = 'two'\noutput = 'steps.judge.output'\n[inputs]\nnotes = 'text'\n[[step]]\nid = 'write'\nagent = 'write'\nin = { notes = 'input.notes' }\n[[step]]\nid = 'judge'\nagent = 'judge'\nin = { draft = 'steps.write.output.text' }\n";
 
 /// A model's server that answers by what it is asked; what it was asked.
 fn model() -> (String, Arc<Mutex<Vec<Value>>>) {
@@ -85,7 +85,7 @@ fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
     put(
         project.path(),
         "watertight.toml",
-        format!("[providers.local]\nkind = 'openai'\nbase_url = '{model}'\n{CONFIG}").as_bytes(),
+        format!("[providers.local]\nkind = 'openai'\nmodel = 'qwen'\nbase_url = '{model}'\n{CONFIG}").as_bytes(),
     );
     let (root, prompt) = (text(project.path()), project.path().join("strict.md"));
     let mut service = Running::start(command(&["serve", root]));
