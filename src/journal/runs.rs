@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     model::run::RunStatus,
-    runtime::journal::{Acceptance, JournalError, RunAccepted, WhenAccepted, WhenDurable},
+    runtime::journal::{Acceptance, FIRST_GENERATION, JournalError, RunAccepted, WhenAccepted, WhenDurable},
     workflow::stored::to_text,
 };
 
@@ -66,7 +66,7 @@ impl Accept {
             .connection
             .prepare_cached(
                 "INSERT INTO run (run_id, tenant, feature, workflow, status, number, generation, created_ms, deadline_ms)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, ?8) RETURNING run",
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING run",
             )?
             .query_row(
                 (
@@ -76,6 +76,7 @@ impl Accept {
                     workflow,
                     status_number(RunStatus::Queued),
                     to_sql(run.number),
+                    to_sql(FIRST_GENERATION),
                     to_sql(run.created_ms),
                     to_sql(run.deadline_ms),
                 ),

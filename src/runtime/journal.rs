@@ -19,6 +19,9 @@ use crate::{
     workflow::checked::Workflow,
 };
 
+/// The generation of a run that nobody has taken over yet: what its first owner holds.
+pub const FIRST_GENERATION: u64 = 0;
+
 /// Whose a run is and how it was asked for: kept with the run, handed to every call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RunOwner {

@@ -20,3 +20,4 @@ mod model;
 mod photos;
 mod pipes;
 mod rerun;
+mod serve_end;

@@ -14,8 +14,8 @@ use watertight::{
     },
     runtime::{
         journal::{
-            Acceptance, Batch, DeadLetter, Ended, Entry, Journal, JournalError, RunAccepted, StoredRun, WhenAccepted,
-            WhenDurable,
+            Acceptance, Batch, DeadLetter, Ended, Entry, FIRST_GENERATION, Journal, JournalError, RunAccepted,
+            StoredRun, WhenAccepted, WhenDurable,
         },
         ports::BoxFuture,
     },
@@ -221,7 +221,8 @@ impl Journal for Handle {
                 Some((run_id, false)) => Acceptance::Conflict { run_id },
                 None => {
                     let (ended, events) = (Vec::new(), Vec::new());
-                    let written = Written { accepted: run.clone(), generation: 1, ended, events, finished: None };
+                    let written =
+                        Written { accepted: run.clone(), generation: FIRST_GENERATION, ended, events, finished: None };
                     journal.disk.lock().unwrap().runs.insert(run.run_id.clone(), written);
                     Acceptance::New
                 }
