@@ -34,6 +34,8 @@ pub(super) enum Command {
     Serve(ServeArgs),
     /// Make a key for the service
     Key(KeyArgs),
+    /// Do a step of a run again, and all that depends on it, and show what that changed
+    Rerun(RerunArgs),
     #[command(hide = true)]
     Replay(LaterArgs),
     #[command(hide = true)]
@@ -42,8 +44,6 @@ pub(super) enum Command {
     Rollout(LaterArgs),
     #[command(hide = true)]
     Export(LaterArgs),
-    #[command(hide = true)]
-    Rerun(LaterArgs),
 }
 
 /// Whatever a command that is not built yet is given.
@@ -89,6 +89,43 @@ pub(super) struct RunArgs {
     /// Append every finished call to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(super) call_log: Option<PathBuf>,
+    /// No progress on standard error
+    #[arg(long, short)]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What came before the step is taken over from the journal and not paid again.\nThe difference goes to standard output, progress to standard error; exit codes are those of `run`."
+)]
+pub(super) struct RerunArgs {
+    /// The run, by its id
+    #[arg(value_name = "RUN")]
+    pub(super) run: String,
+    /// The first step that is done again
+    #[arg(long, value_name = "STEP")]
+    pub(super) from: String,
+    /// A prompt for that step's agent instead of its own, in the new run only
+    #[arg(long, value_name = "FILE")]
+    pub(super) prompt: Option<PathBuf>,
+    /// The project whose journal holds the run (the present folder if nothing is given)
+    #[arg(long, value_name = "PROJECT", conflicts_with = "url")]
+    pub(super) folder: Option<PathBuf>,
+    /// The configuration, instead of PROJECT/watertight.toml
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    pub(super) config: Option<PathBuf>,
+    /// Change one setting, as in --set agents.draft.slots=3 (repeatable)
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "url")]
+    pub(super) set: Vec<String>,
+    /// Ask the service at this address, which holds the journal
+    #[arg(long, value_name = "URL")]
+    pub(super) url: Option<String>,
+    /// The environment variable with the key for the service
+    #[arg(long, value_name = "NAME", requires = "url")]
+    pub(super) key_env: Option<String>,
+    /// Print both runs and their difference as one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
     /// No progress on standard error
     #[arg(long, short)]
     pub(super) quiet: bool,

@@ -10,7 +10,7 @@ use super::{
     args::{Cli, Command},
     check_command,
     exit::Stop,
-    import, init_command, key_command, run_command,
+    import, init_command, key_command, rerun, run_command,
     say::say,
     serve_command,
 };
@@ -61,7 +61,7 @@ fn start(cli: Cli) -> Result<(), Stop> {
             Command::Drill(_) => Err(later("drill")),
             Command::Rollout(_) => Err(later("rollout")),
             Command::Export(_) => Err(later("export")),
-            Command::Rerun(_) => Err(later("rerun")),
+            Command::Rerun(args) => rerun::command::rerun(args).await,
         }
     });
     // Blocking work that cannot be interrupted (reading a photo) does not hold up the exit.
@@ -70,5 +70,7 @@ fn start(cli: Cli) -> Result<(), Stop> {
 }
 
 fn later(command: &str) -> Stop {
-    Stop::Usage(format!("`{command}` is not built yet; there are run, serve, check, init, key, agent and import"))
+    Stop::Usage(format!(
+        "`{command}` is not built yet; there are run, serve, rerun, check, init, key, agent and import"
+    ))
 }

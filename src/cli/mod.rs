@@ -16,6 +16,7 @@ mod places;
 mod progress;
 mod project;
 mod report;
+mod rerun;
 mod run_command;
 mod say;
 mod serve_command;

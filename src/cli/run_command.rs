@@ -90,7 +90,11 @@ fn default_input(folder: &std::path::Path) -> Option<PathBuf> {
 }
 
 /// Shows progress until the run ends. `None` after an interrupt.
-async fn follow<I>(run: &RunHandle, quiet: bool, interrupt: impl Future<Output = I>) -> Option<Arc<RunRecord>> {
+pub(super) async fn follow<I>(
+    run: &RunHandle,
+    quiet: bool,
+    interrupt: impl Future<Output = I>,
+) -> Option<Arc<RunRecord>> {
     let mut progress = Progress::start(quiet);
     let watch = async {
         let mut last = 0;

@@ -19,4 +19,5 @@ mod main_job;
 mod model;
 mod photos;
 mod pipes;
+mod rerun;
 mod serve_end;

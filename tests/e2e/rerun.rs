@@ -1,0 +1,139 @@
+//! `rerun` over the real program: a run at a service in front of a scripted model, done again from a step with another prompt, at the service
+//! and then in its journal. What came before the step is never asked again, and what the attempts said is kept.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    process::{Running, command, watertight},
+    project::{folder, put, step, text},
+};
+
+const CONFIG: &str = "[serve]\nlisten = '127.0.0.1:0'\n[capture]\nmode = 'all'\n[agents.write]\nprovider = 'local'\nmodel = 'qwen'\n[agents.judge]\nprovider = 'local'\nmodel = 'qwen'\n";
+const WORKFLOW: &str = "[workflow]\nname = 'two'\noutput = 'steps.judge.output'\n[inputs]\nnotes = 'text'\n[[step]]\nid = 'write'\nagent = 'write'\nin = { notes = 'input.notes' }\n[[step]]\nid = 'judge'\nagent = 'judge'\nin = { draft = 'steps.write.output.text' }\n";
+
+/// A model's server that answers by what it is asked; what it was asked.
+fn model() -> (String, Arc<Mutex<Vec<Value>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (url, asked) = (format!("http://{}/v1", listener.local_addr().unwrap()), Arc::new(Mutex::new(Vec::new())));
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let Some(body) = read_body(&stream) else { continue };
+            let prompt = body["messages"][0]["content"].as_str().unwrap_or_default().to_owned();
+            let said = if prompt.contains("엄격하게") { "짧은 평" } else { "긴 평" };
+            seen.lock().unwrap().push(body);
+            answer(
+                &stream,
+                &json!({
+                    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}],
+                    "usage": {"prompt_tokens": 7, "completion_tokens": 3}
+                }),
+            );
+        }
+    });
+    (url, asked)
+}
+
+fn read_body(stream: &TcpStream) -> Option<Value> {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|bytes| *bytes > 0)?;
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+fn answer(mut stream: &TcpStream, body: &Value) {
+    let body = body.to_string();
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: ";
+    let _ = stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes());
+}
+
+/// One request to the service, without keys.
+fn ask(address: &str, method: &str, path: &str, body: &str) -> Value {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: "
+    );
+    stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    let mut got = String::new();
+    stream.read_to_string(&mut got).unwrap();
+    let (_, body) = got.split_once("\r\n\r\n").unwrap();
+    let json = &body[body.find('{').unwrap()..=body.rfind('}').unwrap()];
+    serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {got}"))
+}
+
+#[test]
+fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
+    let (model, asked) = model();
+    let project = folder(&[("workflow.toml", WORKFLOW), ("strict.md", "엄격하게: {{ input.draft }}")]);
+    put(
+        project.path(),
+        "watertight.toml",
+        format!("[providers.local]\nkind = 'openai'\nmodel = 'qwen'\nbase_url = '{model}'\n{CONFIG}").as_bytes(),
+    );
+    let (root, prompt) = (text(project.path()), project.path().join("strict.md"));
+    let mut service = Running::start(command(&["serve", root]));
+    service.wait_for("journal: ");
+    let said = service.said();
+    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let url = format!("http://{address}");
+    let begun = ask(&address, "POST", "/v1/runs", r#"{"workflow":"two","input":{"notes":"산책"}}"#);
+    let id = begun["run_id"].as_str().unwrap().to_owned();
+    let old = ask(&address, "GET", &format!("/v1/runs/{id}/result?wait=60"), "");
+    assert_eq!((old["status"].as_str(), asked.lock().unwrap().len()), (Some("completed"), 2), "{old:#}");
+
+    // While a service holds the journal, nobody else touches it.
+    let held = watertight(&["rerun", &id, "--from", "judge", "--folder", root]).exits(2);
+    assert!(held.err.contains("--url http://"), "{held:#?}");
+    let odd = watertight(&["rerun", &id, "--from", "judeg", "--url", &url]).exits(2);
+    assert!(odd.err.contains("did you mean \"judge\"?"), "{odd:#?}");
+    watertight(&["rerun", "no-such-run", "--from", "judge", "--url", &url]).exits(2);
+
+    let args = ["rerun", &id, "--from", "judge", "--prompt", text(&prompt), "--url", &url, "--json"];
+    let both = watertight(&args).exits(0).json();
+    assert_eq!(asked.lock().unwrap().len(), 3, "only the step and what depends on it");
+    assert_eq!(asked.lock().unwrap()[2]["messages"][0]["content"], "엄격하게: 긴 평");
+    assert_eq!(step(&both["new"], "write")["output"], step(&both["old"], "write")["output"]);
+    assert_eq!((&both["new"]["tokens"]["prompt"], &both["old"]["tokens"]["prompt"]), (&json!(7), &json!(14)));
+    let lines = &both["difference"]["output"];
+    assert_eq!((&lines[0]["change"], &lines[0]["text"]), (&json!("removed"), &json!("긴 평")), "{both:#}");
+    assert_eq!((&lines[1]["change"], &lines[1]["text"]), (&json!("added"), &json!("짧은 평")));
+
+    // What was said is kept, with the prompt as it was filled, and whoever read it is told.
+    let new_id = both["new"]["run_id"].as_str().unwrap();
+    let kept = ask(&address, "GET", &format!("/v1/runs/{new_id}/captures"), "");
+    let [capture] = &kept["data"].as_array().unwrap()[..] else { panic!("{kept:#}") };
+    assert_eq!((capture["step"].as_str(), capture["agent"].as_str()), (Some("judge"), Some("judge")));
+    assert_eq!(capture["prompt"]["body"]["messages"][0]["content"], "엄격하게: 긴 평");
+    assert!(capture["answer"].as_str().unwrap().contains("짧은 평"), "{capture:#}");
+    assert_eq!(capture["parsed"]["output"], both["new"]["output"]);
+    assert_eq!(kept["readings"].as_array().map(Vec::len), Some(1));
+
+    // Without the service the journal is the project's own.
+    service.signal("TERM");
+    service.end().exits(0);
+    let again = watertight(&["rerun", &id, "--from", "judge", "--folder", root]).exits(0);
+    assert_eq!(asked.lock().unwrap().len(), 4);
+    assert!(again.out.contains("The result is the same.") && again.err.contains("> judge"), "{again:#?}");
+    assert!(!again.err.contains("> write"), "{again:#?}");
+    let changed = watertight(&["rerun", &id, "--from", "judge", "--folder", root, "--prompt", text(&prompt)]).exits(0);
+    assert!(changed.out.contains("-긴 평\n+짧은 평\n") && !changed.out.contains('\u{1b}'), "{changed:#?}");
+    let unknown = watertight(&["rerun", "x", "--from", "judge", "--folder", root, "--json"]).exits(2);
+    assert!(unknown.json()["error"]["message"].as_str().unwrap().contains("no run"), "{unknown:#?}");
+}
