@@ -19,6 +19,21 @@ fn every_example_is_sound() {
 }
 
 #[test]
+fn gateways_are_sound() {
+    for (config, agents) in [("watertight.toml", 10), ("azure.toml", 1)] {
+        let file = format!("examples/gateway/{config}");
+        let mut check = command(&["check", "examples/gateway", "--config", &file, "--json"]);
+        check.env("AZURE_OPENAI_KEY", "a");
+        let json = Running::start(check).end().exits(0).json();
+        assert_eq!(
+            (json["ok"].as_bool(), json["agents"].as_array().map(Vec::len)),
+            (Some(true), Some(agents)),
+            "{json}"
+        );
+    }
+}
+
+#[test]
 fn every_value_says_where_it_comes_from() {
     let mut command = command(&[
         "check",
