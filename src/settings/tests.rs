@@ -664,12 +664,6 @@ fn each_slip_is_named() {
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
         ),
-        // Targets, keys and paths.
-        (
-            draft("targets = ['a']"),
-            "agents.draft.targets[0] = \"a\": must be a table, as in { provider = \"a\", model = \"x\" }",
-        ),
-        (draft("targets = []"), "agents.draft.targets = []: must have 1 to 16 entries, not 0"),
         // What later versions know.
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
@@ -1011,6 +1005,10 @@ fn targets_and_the_ways_of_providers() {
         (
             "targets = [{ provider = 'a', model = 'x', x = 1 }]",
             "w.toml:12: agents.w.targets[0] = { model = \"x\", provider = \"a\", x = 1 }: knows only provider, model, order and weight",
+        ),
+        (
+            "targets = ['a']",
+            "w.toml:12: agents.w.targets[0] = \"a\": must be a table, as in { provider = \"a\", model = \"x\" }",
         ),
         ("targets = []", "w.toml:12: agents.w.targets = []: must have 1 to 16 entries, not 0"),
         (&format!("targets = [{many}]"), "must have 1 to 16 entries, not 17"),
