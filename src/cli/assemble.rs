@@ -110,11 +110,20 @@ impl Backends {
     }
 }
 
-/// A runtime's builder with all agents of the settings.
+/// What is put around an agent's backend; the agent names the provider that the backend leans on.
+pub(super) type Around<'a> = &'a dyn Fn(&Agent, Arc<dyn Backend>) -> Arc<dyn Backend>;
+
+/// Backends as they are.
+pub(super) fn bare(_: &Agent, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
+    backend
+}
+
+/// A runtime's builder with all agents of the settings, `around` put around the backend of each.
 pub(super) fn builder(
     project: &Project,
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
+    around: Around<'_>,
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder();
@@ -125,8 +134,8 @@ pub(super) fn builder(
         builder = builder.provider(provider.clone());
     }
     for agent in &settings.agents {
-        let further = further_of(project, settings, agent, &backends)?;
-        let backend = backends.of(project, settings, agent)?;
+        let further = further_of(project, settings, agent, &backends, around)?;
+        let backend = around(agent, backends.of(project, settings, agent)?);
         builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
     }
     Ok(builder)
@@ -138,7 +147,7 @@ pub(super) async fn runtime(
     settings: &Settings,
     call_log: Option<Arc<dyn CallLog>>,
 ) -> Result<Runtime, Stop> {
-    builder(project, settings, call_log)?.start().await.map_err(Stop::usage)
+    builder(project, settings, call_log, &bare)?.start().await.map_err(Stop::usage)
 }
 
 /// A further target and who works there.
@@ -150,13 +159,14 @@ pub(super) fn further_of(
     settings: &Settings,
     agent: &Agent,
     backends: &Backends,
+    around: Around<'_>,
 ) -> Result<Vec<Further>, Stop> {
     let mut further = Vec::new();
     for target in &agent.targets {
         let mut there = agent.clone();
         there.settings.provider = target.provider.clone();
         there.settings.model.clone_from(&target.model);
-        let backend = backends.of(project, settings, &there)?;
+        let backend = around(&there, backends.of(project, settings, &there)?);
         let (provider, model) = (target.provider.clone(), target.model.clone());
         further.push((TargetSettings { provider, model, rank: target.rank }, backend));
     }

@@ -1,41 +1,65 @@
-//! `watertight serve`: puts the service together from a project and serves until it is told to stop.
+//! `watertight serve`: puts the service together from a project, takes over from a predecessor where there is one, and serves until it is
+//! told to stop or a successor takes over. How it ends is in `serve_end`.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures_util::FutureExt as _;
-use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     args::ServeArgs,
     assemble,
     call_log_file::CallLogFile,
     exit::Stop,
+    file_reach::FileGiver,
     project::Project,
     say::say,
-    storage::{self, file_settings, journal_settings},
+    serve_end::{Leaving, end},
+    storage::{self, file_settings, journal_settings, listener_settings},
     told_to_stop::told_to_stop,
 };
 use crate::{
-    journal::{files::store::FileStore, journal::SqliteJournal},
+    journal::{files::store::FileStore, journal::SqliteJournal, settings::JournalSettings},
     model::call_log::CallRecord,
-    runtime::{journal::Journal, ports::CallLog, unix_clock::UnixClock},
+    runtime::{
+        journal::{Journal, JournalError},
+        ports::CallLog,
+        unix_clock::UnixClock,
+    },
     serve::{
         access::{keys::KeyRing, signature::Signer},
         agents::acts::restore_modes,
         answer::failure::Failure,
         caps::Caps,
         gateway::door,
+        handover::{
+            offer::Handover,
+            take::{Farewell, take_over},
+        },
         health::BEAT,
-        http::server::Server,
+        listener::server::{Listening, listen},
         metrics,
+        operator::dead_letters::restore_letters,
         router::router,
         state::{AppState, Door, Ending, Running, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
 };
 
-/// Streams are given so long to say their last line before connections are ended.
-const LAST_LINES: Duration = Duration::from_millis(100);
+/// Beside the journal: where this process offers its listening socket to its successor.
+const HANDOVER_SOCKET: &str = "handover.sock";
+/// Beside the journal: what signatures are made with. They hold over restarts.
+const SIGNING_KEY: &str = "signing.key";
+/// How long a predecessor has to hand its socket over.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
+/// A journal that another process holds is tried again after so long, so that a stop is heard in between.
+const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
@@ -50,10 +74,12 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
     check_reach(&settings, &keys)?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
-    let listen = settings.serve.listen;
-    let cannot = |error: std::io::Error| Stop::Usage(format!("cannot listen on {listen}: {error}"));
-    let listener = tokio::net::TcpListener::bind(listen).await.map_err(cannot)?;
-    let address = listener.local_addr().map_err(cannot)?;
+    // What can be wrong with agents is found before a predecessor is asked to go.
+    drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
+    let gateway = door::routes(assemble::gateway(&project, &settings)?);
+    let home = home_of(&journal_settings(&settings, &project.folder))?;
+    let key = home.join(SIGNING_KEY);
+    let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
     let state = AppState::new(Service {
         caps: Caps::new(&settings.serve),
@@ -63,21 +89,15 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         run_deadline: settings.run.deadline,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),
-        signer: Signer::of_chance().map_err(Stop::usage)?,
+        signer,
         ending: Ending::default(),
         metrics: Some(page),
     });
-    let gateway = door::routes(assemble::gateway(&project, &settings)?);
-    let running = start(&project, &settings, log.as_ref()).await?;
-    state.door.open(Arc::new(running));
-    // Heard from here on: whoever reads that it listens may stop it at once.
-    let mut stop = Box::pin(told_to_stop());
-    let is_stopped = stop.as_mut().now_or_never().is_some();
-    if !is_stopped {
-        announce(&project.folder, address, &state, &settings);
-        serve_until(listener, &state, gateway, stop).await;
-    }
-    end(&state).await;
+    let entrance = Entrance::find(&home, settings.serve.listen).await?;
+    let (address, routes) = (entrance.address, router(state.clone(), gateway));
+    let listening = listen(entrance.listener, routes, listener_settings(&settings.serve)).map_err(Stop::usage)?;
+    let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
+    serve_until(starting, listening, entrance.farewell, (home, entrance.copy)).await?;
     if let Some(log) = log {
         log.close()?;
     }
@@ -95,32 +115,148 @@ pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Sto
     )))
 }
 
+/// The journal's folder, where what outlives this process lies.
+fn home_of(journal: &JournalSettings) -> Result<PathBuf, Stop> {
+    let home = journal.path.parent().unwrap_or(Path::new(".")).to_owned();
+    std::fs::create_dir_all(&home).map_err(|error| Stop::Usage(format!("{}: {error}", home.display())))?;
+    Ok(home)
+}
+
+/// Where requests come in.
+struct Entrance {
+    listener: tokio::net::TcpListener,
+    address: SocketAddr,
+    /// The same socket, to be handed on.
+    copy: OwnedFd,
+    /// The predecessor that it came from.
+    farewell: Option<Farewell>,
+}
+
+impl Entrance {
+    /// A predecessor's socket, else one of our own.
+    async fn find(home: &Path, listen: SocketAddr) -> Result<Self, Stop> {
+        let cannot = |error: io::Error| Stop::Usage(format!("cannot listen on {listen}: {error}"));
+        let taken = take_over(&home.join(HANDOVER_SOCKET), listen, HANDOVER_TIMEOUT).await;
+        let (listener, farewell) = match taken {
+            Some(taken) => (taken.listener, Some(taken.farewell)),
+            None => (tokio::net::TcpListener::bind(listen).await.and_then(|own| own.into_std()).map_err(cannot)?, None),
+        };
+        let copy = listener.try_clone().map_err(cannot)?.into();
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
+        let address = listener.local_addr().map_err(cannot)?;
+        Ok(Self { listener, address, copy, farewell })
+    }
+}
+
+/// What a start needs.
+struct Starting<'a> {
+    project: &'a Project,
+    settings: &'a Settings,
+    log: Option<&'a Arc<CallLogFile>>,
+    state: &'a AppState,
+    address: SocketAddr,
+}
+
+/// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over.
+async fn serve_until(
+    starting: Starting<'_>,
+    listening: Listening,
+    farewell: Option<Farewell>,
+    (home, copy): (PathBuf, OwnedFd),
+) -> Result<(), Stop> {
+    let state = starting.state;
+    let mut stop = Box::pin(told_to_stop());
+    tokio::select! {
+        biased;
+        () = &mut stop => return Ok(end(state, listening, Leaving::ForGood).await),
+        started = start(&starting, farewell) => state.door.open(Arc::new(started?)),
+        () = keep_up(state) => {}
+    }
+    // A successor can be refused a connection for a moment where this does not work; everything else does.
+    let offered = Handover::offer(&home.join(HANDOVER_SOCKET), starting.settings.serve.listen, copy);
+    let offer = offered.inspect_err(|error| say(&format!("watertight: warning: no hand-over to a successor: {error}")));
+    let offer = offer.ok();
+    // Heard from before the start on: whoever reads that it listens may stop it at once.
+    let is_stopped = stop.as_mut().now_or_never().is_some();
+    if !is_stopped {
+        announce(&starting);
+    }
+    let has_successor = !is_stopped
+        && tokio::select! {
+            () = stop => false,
+            () = asked(offer.as_ref()) => true,
+            () = keep_up(state) => false,
+        };
+    if has_successor {
+        say("watertight: a successor has taken over");
+        end(state, listening, Leaving::To(offer)).await;
+    } else {
+        // The socket that it holds would go on taking connections in that nobody serves.
+        drop(offer);
+        end(state, listening, Leaving::ForGood).await;
+    }
+    Ok(())
+}
+
+/// Waits until a successor has the socket; for ever where none can be heard.
+async fn asked(offer: Option<&Handover>) {
+    match offer {
+        Some(offer) => offer.asked().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
-async fn start(project: &Project, settings: &Settings, log: Option<&Arc<CallLogFile>>) -> Result<Running, Stop> {
+async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
+    let Starting { project, settings, log, state, address } = *starting;
     let opened = journal_settings(settings, &project.folder);
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;
-    let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(opened, wait));
-    let journal = opening.await.map_err(Stop::usage)?;
+    if let Some(farewell) = farewell {
+        say("watertight: a predecessor hands over");
+        if !farewell.released(wait).await {
+            say("watertight: the predecessor still holds the journal");
+        }
+    }
+    let journal = open_journal(opened, wait).await?;
     let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let logs = CallLogs { ledger: journal.usage_log(), file: log.map(Arc::clone) };
-    let builder = assemble::builder(project, settings, Some(Arc::new(logs)))?;
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
+    let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
+    let around = |agent: &_, backend| giver.around(agent, backend);
+    let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
     let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }
     metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
-    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
     restore_modes(&running).await.map_err(wrong)?;
+    restore_letters(&running).await.map_err(wrong)?;
     let stored = running.journal.take_over().await.map_err(Stop::usage)?;
     let resumed = running.runtime.resume(stored).len();
     if resumed > 0 {
         say(&format!("watertight: {resumed} runs go on where they were"));
     }
     Ok(running)
+}
+
+/// Opens the journal once whoever holds it lets it go, within `wait`.
+async fn open_journal(
+    settings: JournalSettings,
+    wait: Duration,
+) -> Result<Result<Arc<SqliteJournal>, JournalError>, Stop> {
+    let until = Instant::now() + wait;
+    loop {
+        let settings = settings.clone();
+        let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, LOCK_LOOK.min(wait)));
+        match opening.await.map_err(Stop::usage)? {
+            Err(JournalError::Held(_)) if Instant::now() < until => {}
+            opened => return Ok(opened),
+        }
+    }
 }
 
 /// The usage ledger, and a file if one is wanted.
@@ -138,7 +274,9 @@ impl CallLog for CallLogs {
     }
 }
 
-fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Settings) {
+fn announce(starting: &Starting<'_>) {
+    let Starting { settings, state, address, .. } = *starting;
+    let folder = &starting.project.folder;
     let names = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     let workflows = names(state.workflows.keys().map(String::as_str).collect());
     let agents = names(settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect());
@@ -150,42 +288,8 @@ fn announce(folder: &Path, address: SocketAddr, state: &AppState, settings: &Set
     say(&format!("  journal: {}", folder.join(&settings.journal.path).display()));
 }
 
-/// Serves until it is told to stop; then nothing new comes in.
-async fn serve_until(
-    listener: tokio::net::TcpListener,
-    state: &AppState,
-    plugged: OpenApiRouter<AppState>,
-    stop: impl Future<Output = ()>,
-) {
-    let server = Server::default();
-    let routes = router(state.clone(), plugged);
-    tokio::select! {
-        () = server.listen(&listener, routes, &state.settings) => {}
-        () = keep_up(state) => {}
-        () = stop => {}
-    }
-    drop(listener);
-    say("watertight: stopping");
-    // No new runs or calls; those under way have the grace, and streams say their last line at once.
-    state.ending.draining.cancel();
-    state.ending.closing_streams.cancel();
-    tokio::time::sleep(LAST_LINES).await;
-    let grace = state.settings.grace;
-    let drain = async {
-        if let Some(running) = state.door.now() {
-            running.runtime.drain(grace).await;
-        }
-    };
-    let ending = async { tokio::join!(server.end(grace), drain) };
-    // Health goes on while the node stops.
-    tokio::select! {
-        _ = ending => {}
-        () = keep_up(state) => {}
-    }
-}
-
 /// What goes on beside the requests.
-async fn keep_up(state: &AppState) {
+pub(super) async fn keep_up(state: &AppState) {
     let mut beats: u64 = 0;
     loop {
         if let Some(running) = state.door.now() {
@@ -198,13 +302,5 @@ async fn keep_up(state: &AppState) {
         }
         beats += 1;
         tokio::time::sleep(BEAT).await;
-    }
-}
-
-/// Writes down what is left and lets go of the journal.
-async fn end(state: &AppState) {
-    if let Some(running) = state.door.shut() {
-        running.runtime.drain(Duration::ZERO).await;
-        running.journal.close().await;
     }
 }

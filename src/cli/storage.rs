@@ -1,4 +1,4 @@
-//! The journal and its files as the configuration wants them: the one place that knows both the tables and the stores.
+//! The journal, its files and the listener as the configuration wants them: the one place that knows both the tables and what they set.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,7 +12,8 @@ use crate::{
     },
     policy::capture::CaptureRule,
     runtime::capture::Captures,
-    settings::{capture::CaptureMode, journal::SurvivesWord, load::Settings},
+    serve::listener::settings::ListenerSettings,
+    settings::{capture::CaptureMode, journal::SurvivesWord, load::Settings, serve::ServeSettings},
 };
 
 /// What to open the journal with. Relative paths start at `folder`, that of the configuration.
@@ -50,6 +51,25 @@ pub fn file_settings(settings: &Settings) -> FileSettings {
         tenant_bytes_max: table.tenant_bytes_max,
         uploads_max: table.uploads_max,
         pictures_max: table.pictures_max,
+    }
+}
+
+/// What the listener bears.
+pub fn listener_settings(table: &ServeSettings) -> ListenerSettings {
+    ListenerSettings {
+        connections_max: table.connections_max,
+        connections_per_address_max: table.connections_per_address_max,
+        header_read_timeout: table.header_timeout,
+        headers_max: table.headers_max,
+        header_bytes_max: table.header_bytes_max,
+        target_bytes_max: table.target_bytes_max,
+        body_bytes_max: table.body_bytes_max,
+        body_pause_max: table.body_pause_max,
+        body_bytes_per_second_min: table.body_bytes_per_second_min,
+        idle_timeout: table.idle_timeout,
+        write_timeout: table.write_timeout,
+        http2_streams_max: table.http2_streams_max,
+        ..ListenerSettings::default()
     }
 }
 

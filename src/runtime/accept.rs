@@ -39,6 +39,8 @@ use crate::{
     },
 };
 
+/// How long the orchestrator has to take in what has ended before runs are left.
+const TURN_PATIENCE: Duration = Duration::from_secs(2);
 /// So many runs a millisecond have numbers in the order of their time over restarts.
 const NUMBERS_PER_MS: u64 = 1_000;
 
@@ -247,7 +249,7 @@ impl Runtime {
             owner: accepted.owner.clone(),
             prompts: prompts.map(|(agent, prompt)| (agent.clone(), prompt.as_str().into())).collect(),
         };
-        Arc::new(RunCell::new(facts, self.shared.aborting.child_token(), plan, log, first))
+        Arc::new(RunCell::new(facts, self.shared.aborting_runs.child_token(), plan, log, first))
     }
 
     fn must_be_over(&self, record: &RunRecord) -> Result<(), Box<Envelope>> {
@@ -258,9 +260,15 @@ impl Runtime {
     /// Durable runs move no more, and those that wait for one here are let go: it goes on after the restart. Returns when everything that
     /// was said is durable, or after `patience`.
     pub(crate) async fn freeze_runs(&self, patience: Duration) {
+        // A step that has ended is taken in first: it must not be paid again.
+        let (done, when_done) = oneshot::channel();
+        self.shared.orchestrator.cast(OrchestratorMessage::Tell(done));
+        // Late, or an orchestrator that died: what it did not take in is done again.
+        let _ = tokio::time::timeout(TURN_PATIENCE, when_done).await;
         self.shared.frozen.store(true, Ordering::Release);
-        self.shared.aborting.cancel();
-        self.shared.tracker.wait().await;
+        self.shared.aborting_runs.cancel();
+        self.shared.run_steps.close();
+        self.shared.run_steps.wait().await;
         let all_quiet = async {
             for run in self.runs.live() {
                 let mut changed = run.last_event();

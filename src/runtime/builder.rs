@@ -199,6 +199,7 @@ impl RuntimeBuilder {
         let targets = assembly::lay_out(self.agents)?;
         let providers = assembly::make_providers(&self.providers, &targets, &mut book, chance)?;
         let agents = assembly::make_agents(targets, &providers, &mut book, chance)?;
+        let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
@@ -213,7 +214,10 @@ impl RuntimeBuilder {
             book: Mutex::new(book),
             tracker: TaskTracker::new(),
             stopping: CancellationToken::new(),
-            aborting: CancellationToken::new(),
+            leaving_runs: CancellationToken::new(),
+            aborting_runs: aborting.child_token(),
+            run_steps: TaskTracker::new(),
+            aborting,
             line_length: AtomicU32::new(0),
             line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),

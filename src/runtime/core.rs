@@ -187,6 +187,12 @@ pub(crate) struct Shared {
     pub(crate) stopping: CancellationToken,
     /// Cancelled when the grace of a stop is over: whatever still runs is aborted.
     pub(crate) aborting: CancellationToken,
+    /// Durable runs begin nothing more here, while calls go on.
+    pub(crate) leaving_runs: CancellationToken,
+    /// Cancelled when what runs have under way here is given up; with `aborting` too.
+    pub(crate) aborting_runs: CancellationToken,
+    /// The calls of runs.
+    pub(crate) run_steps: TaskTracker,
     /// Where runs are written down, if anywhere.
     pub(crate) journal: Option<Arc<dyn Journal>>,
     /// Durable runs move no more: the node is about to go.
@@ -207,6 +213,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Whether durable runs begin nothing more here.
+    pub(crate) fn holds_runs(&self) -> bool {
+        self.stopping.is_cancelled() || self.leaving_runs.is_cancelled()
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -1,9 +1,10 @@
 //! Calls that kill: the second time a call of the same idempotency key kills its agent's actor, or panics the task of its attempt, it is
-//! put aside and made no more, until an operator forgives it. Calls without a key cannot be told again, so nothing is remembered of them.
+//! put aside and made no more, until an operator forgives it; also after a restart, once it is told of the letters that were kept. A
+//! first kill is remembered by this process only. Calls without a key cannot be told again, so nothing is remembered of them.
 //! It never judges an agent: deaths count in the restart ledger, whatever becomes of the letter.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -70,6 +71,26 @@ pub(crate) struct DeadLetters {
     /// How many are dead: a call asks no further while there are none.
     count: AtomicUsize,
     outside: Option<Arc<dyn DeadLetterBox>>,
+    /// The ids of those that somebody acts on.
+    claimed: Mutex<HashSet<String>>,
+}
+
+/// A letter that its holder alone acts on, until this is dropped.
+pub struct LetterClaim {
+    shared: Arc<Shared>,
+    id: String,
+}
+
+impl std::fmt::Debug for LetterClaim {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("LetterClaim").field(&self.id).finish()
+    }
+}
+
+impl Drop for LetterClaim {
+    fn drop(&mut self) {
+        lock(&self.shared.dead_letters.claimed).remove(&self.id);
+    }
 }
 
 /// What is known of a call that killed.
@@ -173,14 +194,24 @@ impl DeadLetters {
         known.order.iter().filter_map(|key| known.dead.get(key)).cloned().collect()
     }
 
-    fn forgive(&self, key: &str) -> usize {
+    fn forgive(&self, is_meant: impl Fn(&Key) -> bool) -> usize {
         let mut known = lock(&self.known);
         let before = known.dead.len();
-        known.suspects.retain(|(suspect, _, _)| suspect.key != key);
-        known.dead.retain(|dead, _| dead.key != key);
-        known.order.retain(|dead| dead.key != key);
+        known.suspects.retain(|(suspect, _, _)| !is_meant(suspect));
+        known.dead.retain(|dead, _| !is_meant(dead));
+        known.order.retain(|dead| !is_meant(dead));
         self.count.store(known.dead.len(), Ordering::Release);
         before - known.dead.len()
+    }
+
+    fn remember(&self, key: Key, letter: DeadLetter) -> bool {
+        let mut known = lock(&self.known);
+        if known.dead.contains_key(&key) {
+            return false;
+        }
+        known.bury(key, letter);
+        self.count.store(known.dead.len(), Ordering::Release);
+        true
     }
 }
 
@@ -221,7 +252,31 @@ impl Runtime {
     /// Lets calls of this idempotency key be made again, as if they had never killed: before an operator replays one, or because what
     /// was wrong is mended. How many letters are gone by it.
     pub fn forgive(&self, idempotency_key: &str) -> usize {
-        self.shared.dead_letters.forgive(idempotency_key)
+        self.shared.dead_letters.forgive(|known| known.key == idempotency_key)
+    }
+
+    /// The same for the call of one letter; another tenant's calls of the same key are left alone. False if it was not put aside here.
+    pub fn forgive_letter(&self, letter: &DeadLetter) -> bool {
+        self.letter_key(letter).is_some_and(|key| self.shared.dead_letters.forgive(|known| *known == key) > 0)
+    }
+
+    /// Refuses the call of a letter that was kept elsewhere, as if it had been put aside here: after a restart, or because it was forgiven
+    /// in vain. False if there is nothing to refuse: it killed nobody, its agent is not here, or its call is refused already.
+    pub fn remember_letter(&self, letter: &DeadLetter) -> bool {
+        let key = self.letter_key(letter);
+        key.is_some_and(|key| self.shared.dead_letters.remember(key, letter.clone()))
+    }
+
+    /// Lets its holder alone act on the letter of this id. `None` while somebody else does.
+    pub fn claim_letter(&self, id: &str) -> Option<LetterClaim> {
+        let is_first = lock(&self.shared.dead_letters.claimed).insert(id.to_owned());
+        is_first.then(|| LetterClaim { shared: Arc::clone(&self.shared), id: id.to_owned() })
+    }
+
+    fn letter_key(&self, letter: &DeadLetter) -> Option<Key> {
+        let agent = self.shared.agent(&letter.agent).filter(|_| letter.cause == DeadCause::KilledTwice)?;
+        let key = letter.idempotency_key.clone()?;
+        Some(Key { agent: agent.first, tenant: letter.owner.tenant.clone(), key })
     }
 }
 

@@ -164,6 +164,19 @@ impl Runtime {
             tracing::warn!(tasks = self.shared.tracker.len(), "grace is over, aborting what is left");
         }
         self.freeze_runs(JOURNAL_PATIENCE).await;
+        self.shared.aborting.cancel();
+        self.shared.tracker.wait().await;
+    }
+
+    /// Gives durable runs up to whoever opens the journal next, while calls go on here: refuses new runs, begins no step, lets steps under
+    /// way end for `grace` and writes them down, aborts the rest without ending its run. After it nothing of a run is written any more.
+    pub async fn leave_runs(&self, grace: Duration) {
+        self.shared.leaving_runs.cancel();
+        self.shared.run_steps.close();
+        if tokio::time::timeout(grace, self.shared.run_steps.wait()).await.is_err() {
+            tracing::warn!(steps = self.shared.run_steps.len(), "grace is over, leaving steps to whoever goes on");
+        }
+        self.freeze_runs(JOURNAL_PATIENCE).await;
     }
 
     /// Stops: refuses new calls, lets those in flight end for `grace`, then aborts them.

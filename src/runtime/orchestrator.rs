@@ -8,6 +8,7 @@ use std::{
 };
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::sync::oneshot;
 
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
@@ -39,6 +40,8 @@ pub(crate) enum OrchestratorMessage {
     SlotFreed,
     /// Show that it turns.
     Beat,
+    /// Say that everything that was sent before is done.
+    Tell(oneshot::Sender<()>),
     /// Die, as a fault would make it.
     Crash,
 }
@@ -57,8 +60,9 @@ impl Actor for OrchestratorActor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
         self.shared.orchestrator.set(myself.clone());
         self.shared.pulse.orchestrator_turned(self.shared.now());
-        // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again.
-        for run in self.runs.live() {
+        // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again,
+        // the oldest first: trials are few.
+        for run in self.oldest_first() {
             for agent in agents_of(&run) {
                 run.tell(Told::GateChanged(agent));
             }
@@ -79,6 +83,8 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::SlotFreed => self.serve_line(),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
+            // Who asked may have stopped waiting.
+            OrchestratorMessage::Tell(done) => drop(done.send(())),
             OrchestratorMessage::Crash => return Err("told to crash".into()),
         }
         Ok(())
@@ -98,6 +104,13 @@ impl OrchestratorActor {
             let actions = inner.plan.cancel(self.shared.now());
             self.perform(&run, &mut inner, actions);
         }
+    }
+
+    /// Live runs in the order in which they are served.
+    fn oldest_first(&self) -> Vec<Arc<RunCell>> {
+        let mut runs = self.runs.live();
+        runs.sort_by_key(|run| (run.class, run.number));
+        runs
     }
 
     /// Reads a run's inbox and does what its plan says, until both are quiet.
@@ -145,7 +158,7 @@ impl OrchestratorActor {
 
     /// True if a durable run must not move here any more. While its node stops it only takes in what is under way.
     fn is_frozen(&self, inner: &mut RunInner) -> bool {
-        if self.shared.stopping.is_cancelled() {
+        if self.shared.holds_runs() {
             inner.plan.hold_back();
         }
         self.shared.aborting.is_cancelled() || self.shared.frozen.load(Ordering::Acquire)
@@ -295,7 +308,7 @@ impl OrchestratorActor {
     /// Gives free slots to those who wait: the oldest run of the highest class first, whoever has every slot it lacks.
     fn serve_line(&self) {
         self.shared.line_woken.store(false, Ordering::Release);
-        if self.shared.journal.is_some() && self.shared.stopping.is_cancelled() {
+        if self.shared.journal.is_some() && self.shared.holds_runs() {
             return;
         }
         let mut full: HashSet<usize> = HashSet::new();
@@ -355,10 +368,8 @@ impl OrchestratorActor {
         let generation = guard.gate.generation();
         // An agent with several targets behind one gate is told once.
         let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
-        let mut runs = self.runs.live();
-        // Trials are few: the oldest runs come first.
-        runs.sort_by_key(|run| (run.class, run.number));
-        for run in runs {
+        // Trials are few.
+        for run in self.oldest_first() {
             for agent in &names {
                 run.tell(Told::GateChanged((*agent).clone()));
             }

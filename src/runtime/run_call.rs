@@ -66,7 +66,8 @@ pub(crate) fn start(
     let (retried, retries) = mpsc::channel(RETRIES_MAX);
     let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried), relay: None };
     let routed = admitted.send(call);
-    shared.tracker.clone().spawn(async move {
+    let (all, of_runs) = (shared.tracker.clone(), shared.run_steps.clone());
+    all.spawn(of_runs.track_future(async move {
         let answer = routed.answer();
         let told = follow(answer, pieces, retries, |news| {
             let (kind, mut data) = match news {
@@ -87,7 +88,7 @@ pub(crate) fn start(
             // Leaving drops the call's future, and with it everything upstream.
             () = abort.cancelled() => {}
         }
-    });
+    }));
 }
 
 /// What a call shows of itself before it ends.

@@ -84,7 +84,7 @@ impl Runtime {
             prompts: BTreeMap::new(),
         };
         let log = RunLog::new(run_id, None, Vec::new());
-        let cell = Arc::new(RunCell::new(facts, shared.aborting.child_token(), plan, log, Told::Start));
+        let cell = Arc::new(RunCell::new(facts, shared.aborting_runs.child_token(), plan, log, Told::Start));
         if !self.runs.add(&cell) {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));
         }
@@ -94,7 +94,7 @@ impl Runtime {
 
     /// Whether this node takes a run of this workflow now.
     pub(crate) fn may_start(&self, workflow: &Workflow) -> Result<(), Box<Envelope>> {
-        if self.shared.stopping.is_cancelled() {
+        if self.shared.holds_runs() {
             let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
             return Err(Box::new(envelope.with_retry_after(1.0)));
         }
@@ -170,12 +170,19 @@ impl RunHandle {
     }
 
     /// Lets a call go on that waits because it may have acted and must not act twice (`effects = "once"`): an operator knows that it did
-    /// not. Any other is left alone. False if there is no such step.
+    /// not. Any other is left alone. False if there is no call that waits so.
     pub fn release(&self, step: &str, index: Option<u32>, iteration: u32) -> bool {
-        let place = lock(&self.cell.inner).plan.workflow().steps().iter().position(|known| known.id() == step);
-        let Some(step) = place else { return false };
-        self.cell.tell(Told::Released(StepKey { step, index, iteration }));
-        self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)))
+        let key = {
+            let inner = lock(&self.cell.inner);
+            let place = inner.plan.workflow().steps().iter().position(|known| known.id() == step);
+            let key = place.map(|step| StepKey { step, index, iteration });
+            key.filter(|key| inner.plan.is_in_doubt(*key))
+        };
+        let Some(key) = key else { return false };
+        self.cell.tell(Told::Released(key));
+        // If nobody turns just now, whoever does next reads it.
+        self.shared.orchestrator.cast(OrchestratorMessage::Wake(Arc::clone(&self.cell)));
+        true
     }
 
     /// Events after the one of id `after` (0 = all), in order, without waiting.

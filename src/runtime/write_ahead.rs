@@ -36,7 +36,7 @@ impl OrchestratorActor {
             let is_ready = |next: &Deferred| next.batch.is_some_and(|batch| batch <= durable);
             let mut ready = Vec::new();
             // While the node stops nothing new is begun: it goes on after the restart.
-            while !self.shared.stopping.is_cancelled() && inner.deferred.front().is_some_and(is_ready) {
+            while !self.shared.holds_runs() && inner.deferred.front().is_some_and(is_ready) {
                 ready.extend(inner.deferred.pop_front());
             }
             if ready.is_empty() {
@@ -154,7 +154,8 @@ impl OrchestratorActor {
         for CallRequest { key, agent, input, .. } in inner.plan.in_doubt() {
             let idempotency_key = run_call::idempotency_key(run, &inner.plan, key);
             end.journal.put_aside(DeadLetter {
-                id: idempotency_key.clone(),
+                // The same after each restart, and one segment of a path.
+                id: idempotency_key.replace('/', ":"),
                 at_ms: self.shared.clock.unix_ms(self.shared.now()),
                 cause: DeadCause::InDoubt,
                 agent: agent.to_string(),

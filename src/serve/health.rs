@@ -44,7 +44,7 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
 /// Takes work: the journal is its own and it is not stopping.
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health), (status = 503)))]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
-    state.ending.check()?;
+    state.ending.check_ready()?;
     match state.door.now() {
         Some(_) => Ok(Json(Health { status: "ready" })),
         None => Err(Failure::shutting_down()),

@@ -1,7 +1,7 @@
 //! HTTP servers: bundled agents as processes of their own, and the service.
 //!
 //! Reading order of the service: what everybody holds (`state`), how it answers (`answer`), who asks (`access`), the routes (`runs`,
-//! `agents`, `health`, ...), how they are put together (`router`), and how connections come in and end (`http`).
+//! `agents`, `health`, ...), how they are put together (`router`), and how connections come in and end (`listener`).
 
 pub mod access;
 pub mod agent_server;
@@ -14,10 +14,10 @@ pub mod files;
 pub mod gateway;
 pub mod handover;
 pub mod health;
-pub mod http;
 pub mod listener;
 pub mod metrics;
 pub mod operator;
+mod reserve;
 pub mod router;
 pub mod runs;
 pub mod script;

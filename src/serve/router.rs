@@ -2,7 +2,7 @@
 
 use axum::{
     Router,
-    extract::Request,
+    extract::{DefaultBodyLimit, Request},
     http::{Method, StatusCode},
     middleware,
     response::{IntoResponse as _, Response},
@@ -13,7 +13,9 @@ use super::{
     agents,
     answer::{dress::dress, failure::Failure},
     cors::cors,
-    description, files, health, metrics, operator, runs,
+    description, files, health, metrics, operator,
+    reserve::keep_reserve,
+    runs,
     state::AppState,
 };
 use crate::model::envelope::ErrorCode;
@@ -43,7 +45,10 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         .merge(description::routes(described))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(middleware::from_fn_with_state(state.clone(), dress));
+        // Bodies are bounded by the listener and by whoever reads them.
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn(keep_reserve))
+        .layer(middleware::from_fn(dress));
     // Outermost: a browser may read errors too.
     let routes = match cors(&state.settings.cors_origins) {
         Some(cors) => routes.layer(cors),

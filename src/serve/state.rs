@@ -143,9 +143,11 @@ impl<T> Door<T> {
     }
 }
 
-/// How the service ends, in three steps that never go back.
+/// How the service ends, in steps that never go back.
 #[derive(Debug, Clone, Default)]
 pub struct Ending {
+    /// Nobody is to send new work here.
+    pub leaving: CancellationToken,
     /// No new work is taken; what is under way goes on.
     pub draining: CancellationToken,
     /// Streams get their last line.
@@ -153,6 +155,11 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Whether the service is still to be sent new work.
+    pub fn check_ready(&self) -> Result<(), Failure> {
+        if self.leaving.is_cancelled() { Err(Failure::shutting_down()) } else { self.check() }
+    }
+
     /// Refuses new work once the service is stopping.
     pub fn check(&self) -> Result<(), Failure> {
         if self.draining.is_cancelled() { Err(Failure::shutting_down()) } else { Ok(()) }

@@ -41,6 +41,12 @@ pub struct ServeSettings {
     pub handover_wait: Duration,
     /// Connections at once; a small reserve beyond it serves health, queries and operator acts only.
     pub connections_max: u32,
+    /// Connections at once from one address; `None` = as many as there are, since behind a proxy all come from one.
+    pub connections_per_address_max: Option<u32>,
+    /// Requests at once on one HTTP/2 connection.
+    pub http2_streams_max: u32,
+    /// Bytes of a request's path and query.
+    pub target_bytes_max: u32,
     /// Headers of one request.
     pub headers_max: u32,
     /// Bytes of all headers of one request.
@@ -51,6 +57,8 @@ pub struct ServeSettings {
     pub idle_timeout: Duration,
     /// How long a body may pause while it is sent.
     pub body_pause_max: Duration,
+    /// A body that is slower than this over all is given up, once it was waited for longer than a pause may be.
+    pub body_bytes_per_second_min: u32,
     /// How long a JSON body may take as a whole.
     pub body_timeout: Duration,
     /// How long a client may not read what it is sent.
@@ -87,11 +95,15 @@ impl Default for ServeSettings {
             grace: Duration::from_secs(30),
             handover_wait: Duration::from_secs(60),
             connections_max: 10_000,
+            connections_per_address_max: None,
+            http2_streams_max: 256,
+            target_bytes_max: 8 * 1024,
             headers_max: 100,
             header_bytes_max: 64 * 1024,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),
             body_pause_max: Duration::from_secs(30),
+            body_bytes_per_second_min: 128,
             body_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(60),
             body_bytes_max: 32 * 1024 * 1024,
@@ -119,11 +131,15 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         grace: reader.duration_from_zero("grace", fallback.grace),
         handover_wait: reader.duration("handover_wait", fallback.handover_wait),
         connections_max: count(&mut reader, "connections_max", fallback.connections_max),
+        connections_per_address_max: read_per_address(&mut reader),
+        http2_streams_max: count(&mut reader, "http2_streams_max", fallback.http2_streams_max),
+        target_bytes_max: count(&mut reader, "target_bytes_max", fallback.target_bytes_max),
         headers_max: count(&mut reader, "headers_max", fallback.headers_max),
         header_bytes_max: count(&mut reader, "header_bytes_max", fallback.header_bytes_max),
         header_timeout: reader.duration("header_timeout", fallback.header_timeout),
         idle_timeout: reader.duration("idle_timeout", fallback.idle_timeout),
         body_pause_max: reader.duration("body_pause_max", fallback.body_pause_max),
+        body_bytes_per_second_min: count(&mut reader, "body_bytes_per_second_min", fallback.body_bytes_per_second_min),
         body_timeout: reader.duration("body_timeout", fallback.body_timeout),
         write_timeout: reader.duration("write_timeout", fallback.write_timeout),
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
@@ -145,6 +161,13 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
 fn count(reader: &mut Reader<'_, '_>, key: &'static str, default: u32) -> u32 {
     let value = reader.whole(key, 1, COUNT_MAX).and_then(|number| u32::try_from(number).ok()).unwrap_or(default);
     reader.explain(key, value.to_string());
+    value
+}
+
+fn read_per_address(reader: &mut Reader<'_, '_>) -> Option<u32> {
+    let key = "connections_per_address_max";
+    let value = reader.whole(key, 1, COUNT_MAX).and_then(|number| u32::try_from(number).ok());
+    reader.explain(key, value.map_or_else(|| "none".to_owned(), |value| value.to_string()));
     value
 }
 
@@ -218,4 +241,30 @@ fn read_public_url(reader: &mut Reader<'_, '_>) -> Option<String> {
     }
     reader.explain("public_url", text);
     Some(text.trim_end_matches('/').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::settings::tests::Given;
+
+    #[test]
+    fn what_connections_may_do_is_set_explained_and_bounded() {
+        let plain = Given::config("").load().unwrap().serve;
+        assert_eq!((plain.connections_per_address_max, plain.http2_streams_max), (None, 256));
+        assert_eq!((plain.target_bytes_max, plain.body_bytes_per_second_min), (8 * 1024, 128));
+        let text = "[serve]\nconnections_per_address_max = 9\nhttp2_streams_max = 7\ntarget_bytes_max = 100\nbody_bytes_per_second_min = 5\n";
+        let settings = Given::config(text).load().unwrap();
+        let changed = &settings.serve;
+        assert_eq!((changed.connections_per_address_max, changed.http2_streams_max), (Some(9), 7));
+        assert_eq!((changed.target_bytes_max, changed.body_bytes_per_second_min), (100, 5));
+        for key in ["connections_per_address_max", "http2_streams_max", "target_bytes_max", "body_bytes_per_second_min"]
+        {
+            assert!(
+                crate::settings::load::explain(&settings).iter().any(|line| line.key == format!("serve.{key}")),
+                "{key}"
+            );
+            let error = Given::config(&format!("[serve]\n{key} = 0\n")).load().unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
 }

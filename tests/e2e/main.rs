@@ -19,3 +19,4 @@ mod main_job;
 mod model;
 mod photos;
 mod pipes;
+mod serve_end;

@@ -147,6 +147,10 @@ impl WithFiles {
 }
 
 impl Backend for WithFiles {
+    fn relays(&self) -> bool {
+        self.inner.relays()
+    }
+
     fn attempt<'a>(
         &'a self,
         request: &'a AttemptRequest,

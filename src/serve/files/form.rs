@@ -9,7 +9,7 @@ use axum::{
 };
 use serde_json::{Map, Value};
 
-use super::input::as_value;
+use super::{input::as_value, routes::let_files_in};
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
     model::envelope::ErrorCode,
@@ -50,6 +50,7 @@ pub struct Form {
 
 /// Reads a form of this caller.
 pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> Result<Form, Failure> {
+    let_files_in(&request);
     let store = state.files().await?;
     let invalid = |error: String| Failure::invalid(format!("the form cannot be read: {error}"));
     let mut parts = Multipart::from_request(request, state).await.map_err(|error| invalid(error.body_text()))?;

@@ -22,6 +22,7 @@ use crate::{
     serve::{
         access::{caller::Caller, signature::Purpose},
         answer::{body::next_piece, failure::Failure},
+        listener::BodyBytesMax,
         state::AppState,
     },
 };
@@ -99,7 +100,15 @@ async fn upload(State(state): State<AppState>, caller: Caller, request: Request)
     Ok((StatusCode::CREATED, axum::Json(Uploaded { first, data })).into_response())
 }
 
+/// Files have bounds of their own, in the store: that of other bodies does not hold for them.
+pub(super) fn let_files_in(request: &Request) {
+    if let Some(bytes_max) = request.extensions().get::<BodyBytesMax>() {
+        bytes_max.raise(u64::MAX);
+    }
+}
+
 async fn take_raw(state: &AppState, caller: &Caller, request: Request) -> Result<StoredFile, Failure> {
+    let_files_in(&request);
     let store = state.files().await?;
     let name = request.headers().get(FILE_NAME).map(|name| decoded(name.as_bytes())).unwrap_or_default();
     let mut upload = store.upload(caller.tenant.clone(), &name).await?;

@@ -4,7 +4,10 @@ use std::{
     convert::Infallible,
     net::SocketAddr,
     panic::AssertUnwindSafe,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,7 +15,7 @@ use axum::{
     Router,
     body::Body,
     extract::ConnectInfo,
-    http::{Request, Response, StatusCode},
+    http::{HeaderValue, Request, Response, StatusCode, header},
 };
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
@@ -25,17 +28,17 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::{
+    activity::Overdue,
     answer_body::AnswerBody,
+    places::Seat,
     refusal,
     refusing_io::RefusingIo,
     request_body::{BodyBytesMax, RequestBody},
     settings::ListenerSettings,
     talk::Talk,
+    timed_io::TimedIo,
 };
-use crate::{
-    model::envelope::{Envelope, ErrorCode},
-    serve::http::{activity::Overdue, timed_io::TimedIo},
-};
+use crate::model::envelope::{Envelope, ErrorCode};
 
 /// An HTTP/2 connection shows this often that it is alive.
 const HTTP2_PING: Duration = Duration::from_secs(30);
@@ -49,39 +52,50 @@ const BUFFER_BYTES_MIN: usize = 8 * 1024;
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
-/// Serves one connection until its end. `stopping` ends it after the requests under way.
-pub(super) async fn serve_connection(
-    socket: Arc<TcpStream>,
-    peer: SocketAddr,
-    talk: Arc<Talk>,
-    routes: Router,
-    settings: Arc<ListenerSettings>,
-    stopping: CancellationToken,
-) {
-    run(&socket, peer, &talk, routes, &settings, stopping).await;
+/// Who is at the other end.
+pub(super) struct Caller {
+    pub(super) socket: Arc<TcpStream>,
+    pub(super) peer: SocketAddr,
+    pub(super) seat: Seat,
+}
+
+/// What bounds a connection.
+#[derive(Clone)]
+pub(super) struct Bounds {
+    pub(super) settings: Arc<ListenerSettings>,
+    /// Each answer of HTTP/1 is the last one of its connection.
+    pub(super) leaving: Arc<AtomicBool>,
+    /// Ends the connection after the requests under way.
+    pub(super) stopping: CancellationToken,
+}
+
+/// Serves one connection until its end.
+pub(super) async fn serve_connection(caller: Caller, talk: Arc<Talk>, routes: Router, bounds: Bounds) {
+    run(&caller, &talk, routes, &bounds).await;
     if talk.is_refused() {
-        linger(&socket).await;
+        linger(&caller.socket).await;
     }
 }
 
-async fn run(
-    socket: &Arc<TcpStream>,
-    peer: SocketAddr,
-    talk: &Arc<Talk>,
-    routes: Router,
-    settings: &Arc<ListenerSettings>,
-    stopping: CancellationToken,
-) {
+async fn run(caller: &Caller, talk: &Arc<Talk>, routes: Router, bounds: &Bounds) {
+    let Caller { socket, peer, seat } = caller;
+    let (peer, seat) = (*peer, *seat);
+    let Bounds { settings, stopping, .. } = bounds;
     let timed = TimedIo::new(Arc::clone(socket), Arc::clone(&talk.activity), settings.write_timeout);
     let io = TokioIo::new(RefusingIo::new(timed, Arc::clone(talk)));
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
-        answer(request, peer, Arc::clone(talk), routes.clone(), Arc::clone(settings))
+        answer(request, (peer, seat), Arc::clone(talk), routes.clone(), bounds.clone())
     });
     let builder = builder_of(settings);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    // The reserve is nobody's to sit on.
+    let idle_timeout = match seat {
+        Seat::Usual => settings.idle_timeout,
+        Seat::Reserve => settings.idle_timeout.min(settings.header_read_timeout),
+    };
     let mut is_ending = false;
     loop {
-        let wait = match talk.activity.look(settings.header_read_timeout, settings.idle_timeout) {
+        let wait = match talk.activity.look(settings.header_read_timeout, idle_timeout) {
             Ok(wait) => wait,
             Err(Overdue::Head) => {
                 say_too_slow(socket, talk);
@@ -140,19 +154,20 @@ fn builder_of(settings: &ListenerSettings) -> Builder<TokioExecutor> {
 
 async fn answer(
     request: Request<Incoming>,
-    peer: SocketAddr,
+    (peer, seat): (SocketAddr, Seat),
     talk: Arc<Talk>,
     routes: Router,
-    settings: Arc<ListenerSettings>,
+    Bounds { settings, leaving, .. }: Bounds,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let turn = talk.begin();
-    let answer = if let Err(envelope) = check_head(&request, &settings) {
+    let mut answer = if let Err(envelope) = check_head(&request, &settings) {
         refuse(&talk, envelope)
     } else {
         let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
         let fault = Arc::new(OnceLock::new());
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(ConnectInfo(peer));
+        parts.extensions.insert(seat);
         parts.extensions.insert(bytes_max.clone());
         let body = RequestBody::new(body, &settings, bytes_max, Arc::clone(&fault));
         let handling = async move { routes.oneshot(Request::from_parts(parts, Body::new(body))).await };
@@ -167,6 +182,10 @@ async fn answer(
             }
         }
     };
+    // A place of the reserve is for one request; and who leaves tells each client to go elsewhere.
+    if talk.activity.is_http1() && (seat == Seat::Reserve || leaving.load(Ordering::Acquire)) {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     Ok(answer.map(|body| AnswerBody::new(body, turn)))
 }
 

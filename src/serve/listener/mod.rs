@@ -4,6 +4,7 @@
 //! (`request_body`), how an answer goes out (`answer_body`), and how a request that cannot even be read is answered (`refusing_io`,
 //! `refusal`).
 
+mod activity;
 mod answer_body;
 mod connection;
 mod places;
@@ -13,7 +14,9 @@ mod request_body;
 pub mod server;
 pub mod settings;
 mod talk;
+mod timed_io;
 
+pub use places::Seat;
 pub use request_body::BodyBytesMax;
 
 #[cfg(test)]

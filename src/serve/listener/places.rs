@@ -1,4 +1,4 @@
-//! Places for connections: so many in all, so many from one address, and a few for telling others that there is none.
+//! Places for connections: so many in all, a reserve beyond them, and so many from one address.
 
 use std::{
     collections::HashMap,
@@ -14,14 +14,25 @@ use super::settings::ListenerSettings;
 #[derive(Debug)]
 pub(super) struct Places {
     connections_max: u32,
+    reserve_max: u32,
     per_address_max: Option<u32>,
     taken: Mutex<Taken>,
 }
 
 #[derive(Debug, Default)]
 struct Taken {
-    all: u32,
+    usual: u32,
+    reserve: u32,
     by_address: HashMap<IpAddr, u32>,
+}
+
+/// Which of a full service's places a connection has; in the extensions of its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seat {
+    /// One for everybody.
+    Usual,
+    /// One of the reserve, for a single request: routes decide which they answer there.
+    Reserve,
 }
 
 /// Which bound is reached.
@@ -53,12 +64,20 @@ impl Full {
 pub(super) struct Place {
     places: Arc<Places>,
     address: IpAddr,
+    pub(super) seat: Seat,
+}
+
+impl Taken {
+    fn show(&self) {
+        metric::set(metric::CONNECTIONS, Vec::new(), self.usual.saturating_add(self.reserve).into());
+    }
 }
 
 impl Places {
     pub(super) fn new(settings: &ListenerSettings) -> Arc<Self> {
         Arc::new(Self {
             connections_max: settings.connections_max,
+            reserve_max: settings.reserve_max,
             per_address_max: settings.connections_per_address_max,
             taken: Mutex::default(),
         })
@@ -66,9 +85,11 @@ impl Places {
 
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<Place, Full> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.all >= self.connections_max {
-            return Err(Full::All);
-        }
+        let seat = match *taken {
+            Taken { usual, .. } if usual < self.connections_max => Seat::Usual,
+            Taken { reserve, .. } if reserve < self.reserve_max => Seat::Reserve,
+            _ => return Err(Full::All),
+        };
         // Counted only where it is bounded: addresses are the outside's to choose.
         if let Some(max) = self.per_address_max {
             let own = taken.by_address.entry(address).or_default();
@@ -77,17 +98,23 @@ impl Places {
             }
             *own += 1;
         }
-        taken.all += 1;
-        metric::set(metric::CONNECTIONS, Vec::new(), taken.all.into());
-        Ok(Place { places: Arc::clone(self), address })
+        match seat {
+            Seat::Usual => taken.usual += 1,
+            Seat::Reserve => taken.reserve += 1,
+        }
+        taken.show();
+        Ok(Place { places: Arc::clone(self), address, seat })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.all = taken.all.saturating_sub(1);
-        metric::set(metric::CONNECTIONS, Vec::new(), taken.all.into());
+        match self.seat {
+            Seat::Usual => taken.usual = taken.usual.saturating_sub(1),
+            Seat::Reserve => taken.reserve = taken.reserve.saturating_sub(1),
+        }
+        taken.show();
         if let Some(own) = taken.by_address.get_mut(&self.address) {
             *own = own.saturating_sub(1);
             if *own == 0 {
@@ -104,7 +131,8 @@ mod tests {
     #[test]
     fn places_are_bounded_and_come_back() {
         let settings = ListenerSettings {
-            connections_max: 3,
+            connections_max: 2,
+            reserve_max: 1,
             connections_per_address_max: Some(2),
             ..ListenerSettings::default()
         };
@@ -113,6 +141,7 @@ mod tests {
         let (one, _two) = (places.take(first).unwrap(), places.take(first).unwrap());
         assert_eq!(places.take(first).unwrap_err(), Full::Address);
         let three = places.take(second).unwrap();
+        assert_eq!((one.seat, three.seat), (Seat::Usual, Seat::Reserve));
         assert_eq!(places.take(second).unwrap_err(), Full::All);
         drop((one, three));
         assert_eq!(places.taken.lock().unwrap().by_address.len(), 1, "an address without connections is forgotten");

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    connection::{linger, serve_connection, write_last},
+    connection::{Bounds, Caller, linger, serve_connection, write_last},
     places::{Full, Place, Places},
     refusal,
     settings::ListenerSettings,
@@ -56,6 +56,7 @@ struct Door {
     refusing: Arc<Semaphore>,
     connections: TaskTracker,
     listening: CancellationToken,
+    leaving: Arc<AtomicBool>,
     stopping: CancellationToken,
     aborting: CancellationToken,
     cut: AtomicUsize,
@@ -72,6 +73,7 @@ pub fn listen(listener: TcpListener, routes: Router, settings: ListenerSettings)
         refusing: Arc::new(Semaphore::new(REFUSED_MAX)),
         connections: TaskTracker::new(),
         listening: CancellationToken::new(),
+        leaving: Arc::default(),
         stopping: CancellationToken::new(),
         aborting: CancellationToken::new(),
         cut: AtomicUsize::new(0),
@@ -91,10 +93,17 @@ impl Listening {
         self.door.connections.len()
     }
 
-    /// Takes no connection in any more, and hands the listening socket out. Connections that nobody has accepted wait in it.
+    /// Takes no connection in any more, and hands the listening socket out. Connections that nobody has accepted wait in it. From now on
+    /// each answer of HTTP/1 is its connection's last.
     pub async fn stop_accepting(&mut self) -> Option<TcpListener> {
+        self.door.leaving.store(true, Ordering::Release);
         self.door.listening.cancel();
         self.accepting.take()?.await.ok()
+    }
+
+    /// Lets go of connections without a request, and of the others after theirs. Whoever is let go has had no word of a request yet.
+    pub fn let_go(&self) {
+        self.door.stopping.cancel();
     }
 
     /// Ends: connections without a request at once, the others after theirs, all of them after `grace`.
@@ -154,9 +163,13 @@ impl Door {
         let door = Arc::clone(self);
         self.connections.spawn(async move {
             let talk = Talk::open();
-            let settings = Arc::clone(&door.settings);
-            let stopping = door.stopping.clone();
-            let serving = serve_connection(Arc::new(socket), peer, Arc::clone(&talk), routes, settings, stopping);
+            let caller = Caller { socket: Arc::new(socket), peer, seat: place.seat };
+            let bounds = Bounds {
+                settings: Arc::clone(&door.settings),
+                leaving: Arc::clone(&door.leaving),
+                stopping: door.stopping.clone(),
+            };
+            let serving = serve_connection(caller, Arc::clone(&talk), routes, bounds);
             // Lives past the choice below: dropped earlier, nothing would be left to count.
             let mut serving = std::pin::pin!(serving);
             tokio::select! {

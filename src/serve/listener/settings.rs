@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// Connections at once.
 pub const CONNECTIONS_MAX: u32 = 10_000;
+/// Connections beyond that, for requests that must be answered also when every usual place is taken.
+pub const RESERVE_MAX: u32 = 128;
 /// How long a request's head may take to arrive.
 pub const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Headers of one request.
@@ -30,6 +32,7 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 #[allow(missing_docs, reason = "each is said at the constant of the same name")]
 pub struct ListenerSettings {
     pub connections_max: u32,
+    pub reserve_max: u32,
     /// Connections at once from one address; `None` = as many as there are: behind a proxy all come from one.
     pub connections_per_address_max: Option<u32>,
     pub header_read_timeout: Duration,
@@ -48,6 +51,7 @@ impl Default for ListenerSettings {
     fn default() -> Self {
         Self {
             connections_max: CONNECTIONS_MAX,
+            reserve_max: RESERVE_MAX,
             connections_per_address_max: None,
             header_read_timeout: HEADER_READ_TIMEOUT,
             headers_max: HEADERS_MAX,

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::serve::http::activity::{Activity, UnderWay};
+use super::activity::{Activity, UnderWay};
 
 /// One connection's talk.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes, to_bytes},
     extract::{ConnectInfo, Request},
     routing::{get, post},
@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    BodyBytesMax,
+    BodyBytesMax, Seat,
     server::{Closed, Listening, listen},
     settings::ListenerSettings,
 };
@@ -365,7 +365,7 @@ async fn a_panic_is_one_requests_trouble() {
 async fn a_flood_of_connections_is_told_and_those_inside_are_served() {
     const CAP: usize = 100;
     const FLOOD: usize = 5_000;
-    let server = start(ListenerSettings { connections_max: 100, ..patient() }).await;
+    let server = start(ListenerSettings { connections_max: 100, reserve_max: 0, ..patient() }).await;
     let mut inside = Vec::new();
     for _ in 0..CAP {
         let mut socket = TcpStream::connect(server.address()).await.unwrap();
@@ -396,6 +396,54 @@ async fn a_flood_of_connections_is_told_and_those_inside_are_served() {
     drop(inside);
     until_none_is_open(&server).await;
     assert_alive(address).await;
+}
+
+#[tokio::test]
+async fn the_reserve_is_for_one_request_and_says_so_to_its_route() {
+    let seen = get(async |Extension(seat): Extension<Seat>| format!("{seat:?}"));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let settings = ListenerSettings { connections_max: 1, reserve_max: 1, ..patient() };
+    let server = listen(listener, Router::new().route("/seat", seen), settings).unwrap();
+    let ask = b"GET /seat HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut usual = TcpStream::connect(server.address()).await.unwrap();
+    for _ in 0..2 {
+        usual.write_all(ask).await.unwrap();
+        assert!(read_one(&mut usual).await.ends_with("Usual"), "a usual place keeps its connection");
+    }
+    let mut reserve = TcpStream::connect(server.address()).await.unwrap();
+    reserve.write_all(b"GET").await.unwrap();
+    patiently(async {
+        while server.connections() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_envelope(&say(server.address(), "").await, 503, "LOAD_SHED");
+    reserve.write_all(&ask[3..]).await.unwrap();
+    let answer = read_all(&mut reserve).await;
+    assert!(answer.contains("connection: close\r\n") && answer.ends_with("Reserve"), "{answer}");
+}
+
+#[tokio::test]
+async fn who_was_taken_in_is_still_answered_by_one_that_leaves() {
+    let mut server = start(patient()).await;
+    let mut kept = TcpStream::connect(server.address()).await.unwrap();
+    kept.write_all(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert!(!read_one(&mut kept).await.contains("connection: close"));
+    let mut fresh = TcpStream::connect(server.address()).await.unwrap();
+    patiently(async {
+        while server.connections() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let listener = server.stop_accepting().await.unwrap();
+    for socket in [&mut kept, &mut fresh] {
+        socket.write_all(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let answer = read_all(socket).await;
+        assert!(answer.contains("connection: close\r\n") && answer.ends_with("ok"), "{answer}");
+    }
+    drop(listener);
 }
 
 #[tokio::test]

@@ -3,15 +3,13 @@
 use axum::{body::Body, http::Request};
 
 use super::support::World;
-use crate::{serve::answer::dress::URI_BYTES_MAX, settings::serve::ServeSettings};
+use crate::settings::serve::ServeSettings;
 
 const ANN: (&str, &str) = ("authorization", "Bearer ann");
 
 #[tokio::test]
 async fn every_broken_request_is_answered_with_an_envelope() {
     let world = World::usual().await;
-    let long = format!("/v1/runs?x={}", "y".repeat(URI_BYTES_MAX));
-    let wide = "w".repeat(70_000);
     for (method, path, header, body, status, code) in [
         ("GET", "/nowhere", ANN, "", 404, "NOT_FOUND"),
         ("GET", "/v1/%00", ANN, "", 404, "NOT_FOUND"),
@@ -19,8 +17,6 @@ async fn every_broken_request_is_answered_with_an_envelope() {
         ("GET", "/v1/runs/%ff", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs/..%2f..%2fetc", ANN, "", 404, "NOT_FOUND"),
         ("PATCH", "/v1/runs", ANN, "", 405, "INVALID_REQUEST"),
-        ("GET", &long, ANN, "", 414, "INVALID_REQUEST"),
-        ("GET", "/v1/runs", ("x-wide", &wide), "", 431, "INVALID_REQUEST"),
         ("GET", "/v1/runs?limit=0", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs?limt=1", ANN, "", 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs?cursor=abc", ANN, "", 400, "INVALID_REQUEST"),
@@ -60,7 +56,7 @@ async fn bodies_are_bounded_and_named() {
     let world = World::with(&super::support::keys(), settings).await;
     let large = format!(r#"{{"input":"{}"}}"#, "x".repeat(3_000));
     world.ask("POST", "/v1/agents/echo/call", &[ANN], &large).await.fails(413, "INVALID_REQUEST");
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"] {
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/mixed"] {
         let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", kind)], "{}").await;
         got.fails(415, "INVALID_REQUEST");
     }

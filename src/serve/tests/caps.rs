@@ -4,7 +4,7 @@ use axum::{body::Body, http::Request};
 use futures_util::StreamExt as _;
 
 use super::support::{World, keys, until};
-use crate::settings::serve::ServeSettings;
+use crate::{serve::listener::Seat, settings::serve::ServeSettings};
 
 #[tokio::test]
 async fn questions_health_and_operators_are_answered_while_calls_and_streams_are_full() {
@@ -36,6 +36,37 @@ async fn questions_health_and_operators_are_answered_while_calls_and_streams_are
     world.with_key("olga", "POST", &format!("/v1/runs/{id}/cancel"), "").await.is(200);
     drop(stream);
     until("a watcher that left frees its place", || world.state.caps.stream("other", None).is_ok()).await;
+}
+
+#[tokio::test]
+async fn the_reserve_answers_questions_health_and_operators_only() {
+    let world = World::usual().await;
+    let run = world.with_key("ann", "POST", "/v1/runs", r#"{"workflow":"hanging"}"#).await.is(202).json();
+    let id = run["run_id"].as_str().unwrap().to_owned();
+    let ask = async |method: &str, path: &str, body: &'static str| {
+        let request = Request::builder().method(method).uri(path).header("x-api-key", "olga");
+        let request = request.header("content-type", "application/json").extension(Seat::Reserve);
+        world.send(request.body(Body::from(body)).unwrap()).await.status().as_u16()
+    };
+    for (method, path, body, status) in [
+        ("GET", "/healthz", "", 200),
+        ("GET", "/readyz", "", 200),
+        ("GET", "/v1/runs", "", 200),
+        ("GET", &format!("/v1/runs/{id}"), "", 200),
+        ("GET", &format!("/v1/runs/{id}/why"), "", 200),
+        ("GET", &format!("/v1/runs/{id}/result"), "", 202),
+        ("GET", "/v1/agents", "", 200),
+        ("POST", "/v1/agents/hang/breaker", r#"{"action":"reset"}"#, 200),
+        ("GET", &format!("/v1/runs/{id}/result?wait=30"), "", 503),
+        ("GET", &format!("/v1/runs/{id}/events"), "", 503),
+        ("POST", "/v1/runs", r#"{"workflow":"one","input":{"text":"x"}}"#, 503),
+        ("POST", "/v1/agents/echo/call", r#"{"input":1}"#, 503),
+        ("POST", "/v1/files", "x", 503),
+        ("GET", "/nowhere", "", 503),
+        ("POST", &format!("/v1/runs/{id}/cancel"), "", 200),
+    ] {
+        assert_eq!(ask(method, path, body).await, status, "{method} {path}");
+    }
 }
 
 #[tokio::test]

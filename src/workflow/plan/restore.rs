@@ -148,12 +148,18 @@ impl RunPlan {
         found
     }
 
-    /// An operator lets a call that is in doubt be made again. Any other is left alone.
-    pub fn release(&mut self, key: StepKey, now: Timestamp, gates: &dyn Gates) -> Vec<Action> {
+    /// Whether this call may have acted and must not act twice, so that it waits for an operator.
+    pub fn is_in_doubt(&self, key: StepKey) -> bool {
         let state = self.steps.get(key.step).filter(|state| state.iteration() == key.iteration);
         let place = key.index.map_or(0, |index| index as usize);
         let item = state.and_then(|state| state.round().items.get(place));
-        if self.is_live() && item.is_some_and(|item| matches!(item.state, ItemState::InDoubt)) {
+        self.is_live() && item.is_some_and(|item| matches!(item.state, ItemState::InDoubt))
+    }
+
+    /// An operator lets a call that is in doubt be made again. Any other is left alone.
+    pub fn release(&mut self, key: StepKey, now: Timestamp, gates: &dyn Gates) -> Vec<Action> {
+        let place = key.index.map_or(0, |index| index as usize);
+        if self.is_in_doubt(key) {
             self.set_state(key.step, place, ItemState::Waiting);
             self.steps[key.step].round_mut().waiting.push_front(place);
             self.advance(now, gates);

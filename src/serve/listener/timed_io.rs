@@ -18,7 +18,7 @@ use tokio::{
 use super::activity::Activity;
 
 /// The socket.
-pub struct TimedIo {
+pub(super) struct TimedIo {
     socket: Arc<TcpStream>,
     activity: Arc<Activity>,
     write_timeout: Duration,
@@ -27,7 +27,7 @@ pub struct TimedIo {
 
 impl TimedIo {
     /// Wraps `socket`.
-    pub fn new(socket: Arc<TcpStream>, activity: Arc<Activity>, write_timeout: Duration) -> Self {
+    pub(super) fn new(socket: Arc<TcpStream>, activity: Arc<Activity>, write_timeout: Duration) -> Self {
         Self { socket, activity, write_timeout, waiting: None }
     }
 

@@ -18,7 +18,7 @@ const NOTHING: u64 = u64::MAX;
 
 /// One connection's doings.
 #[derive(Debug)]
-pub struct Activity {
+pub(super) struct Activity {
     opened: Instant,
     under_way: AtomicU32,
     is_http2: AtomicBool,
@@ -30,7 +30,7 @@ pub struct Activity {
 
 /// Why a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overdue {
+pub(super) enum Overdue {
     /// A request's head did not come in time.
     Head,
     /// Nobody asked anything for long.
@@ -39,11 +39,11 @@ pub enum Overdue {
 
 /// A request that is under way, until its answer is out or given up.
 #[derive(Debug)]
-pub struct UnderWay(Arc<Activity>);
+pub(super) struct UnderWay(Arc<Activity>);
 
 impl Activity {
     /// A connection that was just opened. Its first head has to come as soon as any other.
-    pub fn open() -> Arc<Self> {
+    pub(super) fn open() -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
             under_way: AtomicU32::new(0),
@@ -59,7 +59,7 @@ impl Activity {
     }
 
     /// Bytes came in.
-    pub fn has_read(&self, bytes: &[u8]) {
+    pub(super) fn has_read(&self, bytes: &[u8]) {
         if !self.read_anything.swap(true, Ordering::Relaxed) && bytes.starts_with(HTTP2_PREFACE) {
             self.is_http2.store(true, Ordering::Relaxed);
         }
@@ -69,19 +69,19 @@ impl Activity {
     }
 
     /// A whole head is here.
-    pub fn begin(self: &Arc<Self>) -> UnderWay {
+    pub(super) fn begin(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         self.head_since.store(NOTHING, Ordering::Release);
         UnderWay(Arc::clone(self))
     }
 
     /// Whether the connection speaks HTTP/1 as far as is known, so that a last answer can be written in its words.
-    pub fn is_http1(&self) -> bool {
+    pub(super) fn is_http1(&self) -> bool {
         !self.is_http2.load(Ordering::Relaxed)
     }
 
     /// What is overdue now, or how long until something can be.
-    pub fn look(&self, head: Duration, idle: Duration) -> Result<Duration, Overdue> {
+    pub(super) fn look(&self, head: Duration, idle: Duration) -> Result<Duration, Overdue> {
         if self.under_way.load(Ordering::Acquire) > 0 {
             return Ok(head.min(idle));
         }

@@ -1,0 +1,50 @@
+//! How the service ends, told to stop or for a successor: nobody who was taken in is sent away without an answer, the journal is let go of
+//! as soon as no step is under way, and what is not over goes on with whoever opens it next. Starts nothing.
+
+use std::time::Duration;
+
+use super::{say::say, serve_command::keep_up, told_to_stop::told_to_stop};
+use crate::serve::{handover::offer::Handover, listener::server::Listening, state::AppState};
+
+/// Connections that were taken in just now have so long to say what they want, and are served like all before them.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// For whom.
+pub(super) enum Leaving {
+    /// Told to stop.
+    ForGood,
+    /// A successor has the socket already.
+    To(Option<Handover>),
+}
+
+/// Ends. Health and metrics are answered to the end; told a second time to stop, it ends at once.
+pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving) {
+    say("watertight: stopping");
+    tokio::select! {
+        () = leave(state, listening, leaving) => {}
+        () = told_to_stop() => say("watertight: told twice, ending at once"),
+        () = keep_up(state) => {}
+    }
+}
+
+async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
+    let grace = state.settings.grace;
+    state.ending.leaving.cancel();
+    drop(listening.stop_accepting().await);
+    tokio::time::sleep(SETTLING).await;
+    // Connections without a request first: their clients find the successor, not a refusal.
+    listening.let_go();
+    state.ending.draining.cancel();
+    state.ending.closing_streams.cancel();
+    let runs = async {
+        if let Some(running) = state.door.now() {
+            running.runtime.leave_runs(grace).await;
+            running.journal.close().await;
+        }
+        if let Leaving::To(Some(handover)) = &leaving {
+            handover.release().await;
+        }
+    };
+    // Calls that need no journal go on beside that, as long as grace lasts.
+    tokio::join!(runs, listening.close(grace));
+}

@@ -1,0 +1,144 @@
+//! The service told to stop while a run is under way and somebody watches it: the watcher is told to come again, the program ends well,
+//! and the next one goes on where the run was. Signatures hold over the restart.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    process::{BOUND, Running, command},
+    project::{folder, text},
+};
+
+/// How long the slow agent takes: longer than grace.
+const SLOW: Duration = Duration::from_secs(3);
+const WORKFLOW: &str = r#"
+[workflow]
+name = "two"
+output = "steps.last.output"
+[[step]]
+id = "first"
+agent = "quick"
+in = {}
+[[step]]
+id = "last"
+agent = "slow"
+in = { before = "steps.first.output" }
+"#;
+
+/// Agents over HTTP: `/quick` answers at once, `/slow` takes its time. Counts what each was asked.
+fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let counts = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let counts = Arc::clone(&counts);
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(socket.unwrap());
+                while let Some((path, _)) = read_request(&mut reader) {
+                    let is_slow = path == "/slow";
+                    counts[usize::from(is_slow)].fetch_add(1, Ordering::SeqCst);
+                    if is_slow {
+                        std::thread::sleep(SLOW);
+                    }
+                    let body = json!({ "output": path }).to_string();
+                    let head =
+                        format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
+                    // Whoever asked may be gone.
+                    let _ = write!(reader.get_mut(), "{head}\r\n\r\n{body}");
+                }
+            });
+        }
+    });
+    (address, asked)
+}
+
+fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
+    let (mut line, mut length) = (String::new(), 0);
+    reader.read_line(&mut line).ok()?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        if header.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = header.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().ok()?;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some((path, body))
+}
+
+/// One exchange on a connection of its own, whose answer is read to its end.
+fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(BOUND)).unwrap();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json");
+    write!(socket, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn json_of(answer: &str) -> Value {
+    let body = answer.split_once("\r\n\r\n").unwrap().1;
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+fn serve(project: &str) -> (Running, SocketAddr) {
+    let mut service = Running::start(command(&["serve", project, "--listen", "127.0.0.1:0"]));
+    service.wait_for("journal: ");
+    let said = service.said();
+    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap();
+    let address = address.parse().unwrap();
+    (service, address)
+}
+
+#[test]
+fn a_stop_tells_watchers_ends_well_and_loses_no_run() {
+    let (agents, asked) = agents();
+    let config = format!(
+        "[serve]\ngrace = \"500ms\"\n[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.slow]\nprovider = \"here\"\npath = \"/slow\"\n"
+    );
+    let project = folder(&[("workflow.toml", WORKFLOW), ("watertight.toml", &config)]);
+    let (service, address) = serve(text(project.path()));
+    let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
+    let id = run["run_id"].as_str().unwrap().to_owned();
+    let token = json_of(&ask(address, "POST", &format!("/v1/runs/{id}/watch-token"), ""));
+    let token = token["token"].as_str().unwrap().to_owned();
+    let watched = format!("/v1/runs/{id}/events");
+    let watching = std::thread::spawn(move || ask(address, "GET", &watched, ""));
+    let began = Instant::now();
+    while asked[1].load(Ordering::SeqCst) == 0 {
+        assert!(began.elapsed() < BOUND, "the slow agent is never asked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    service.signal("TERM");
+    let events = watching.join().unwrap();
+    assert!(events.contains("event: step.finished") && !events.contains("event: run.finished"), "{events}");
+    assert!(events.contains("retry: 1000\n: this node is stopping"), "{events}");
+    assert!(events.ends_with("0\r\n\r\n"), "the stream ends as it should: {events}");
+    service.end().exits(0);
+
+    let (service, address) = serve(text(project.path()));
+    assert!(service.said().contains("1 runs go on"), "{}", service.said());
+    let result = ask(address, "GET", &format!("/v1/runs/{id}/result?wait=60&token={token}"), "");
+    assert_eq!(json_of(&result)["status"], "completed", "{result}");
+    assert_eq!(json_of(&result)["output"], "/slow", "{result}");
+    assert_eq!(asked[0].load(Ordering::SeqCst), 1, "what had ended is not paid again");
+    service.signal("TERM");
+    service.end().exits(0);
+}
