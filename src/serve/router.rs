@@ -22,7 +22,8 @@ use crate::model::envelope::ErrorCode;
 
 /// The service's router. `plugged` are the routes of surfaces that bring their own: the gateway.
 pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
-    let own = [
+    // On the heap: each is some kilobytes.
+    let own = vec![
         health::routes(),
         metrics::routes(),
         runs::accept::routes(),

@@ -81,6 +81,17 @@ pub struct ModelAgent {
     pub max_output_tokens: Option<u32>,
     /// In which form the model answers.
     pub answer: AnswerForm,
+    /// How it gets the pictures that its input names.
+    pub images: ImageForm,
+}
+
+/// How a model gets the pictures that its input names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageForm {
+    /// As names in its prompt: it does not see.
+    Named,
+    /// It sees: smaller copies without EXIF stand beside its prompt. Files must have come through the service.
+    Attached,
 }
 
 /// In which form a model answers.
@@ -95,7 +106,8 @@ pub enum AnswerForm {
 /// Keys that only an `http` agent takes.
 pub(super) const HTTP_KEYS: [&str; 6] = ["path", "method", "headers", "request", "mapping", "health"];
 /// Keys that only a model's agent takes.
-pub(super) const MODEL_KEYS: [&str; 6] = ["prompt", "system", "temperature", "seed", "max_output_tokens", "answer"];
+pub(super) const MODEL_KEYS: [&str; 7] =
+    ["prompt", "system", "temperature", "seed", "max_output_tokens", "answer", "images"];
 
 /// Where files that an agent names are found.
 pub(super) struct Files<'a> {
@@ -146,7 +158,12 @@ pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> Mode
         "text" => AnswerForm::Text,
         _ => AnswerForm::Json,
     };
-    ModelAgent { prompt, system, schema: read_schema(reader, files), temperature, seed, max_output_tokens, answer }
+    let images = match reader.choice("images", "named", &[("named", "named"), ("attached", "attached")], &[]) {
+        "attached" => ImageForm::Attached,
+        _ => ImageForm::Named,
+    };
+    let schema = read_schema(reader, files);
+    ModelAgent { prompt, system, schema, temperature, seed, max_output_tokens, answer, images }
 }
 
 fn read_path(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<String> {

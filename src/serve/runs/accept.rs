@@ -36,7 +36,7 @@ use crate::{
         state::{AppState, Running},
     },
     transport::template::{Filling, Template},
-    workflow::checked::Workflow,
+    workflow::checked::{Step, Workflow},
 };
 
 /// The longest prompt that may stand in for an agent's own.
@@ -261,7 +261,7 @@ pub fn prompts_of(
 ) -> Result<BTreeMap<String, String>, Failure> {
     let steps = workflow.steps();
     let Some(step) = steps.iter().find(|step| step.id() == from) else {
-        let known: Vec<&str> = steps.iter().map(|step| step.id()).collect();
+        let known: Vec<&str> = steps.iter().map(Step::id).collect();
         let hint = nearest::hint(from, known.iter().copied());
         return Err(Failure::invalid(format!("there is no step {from:?}{hint} (steps: {})", known.join(", "))));
     };

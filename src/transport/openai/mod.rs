@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod completion;
+mod images;
 pub mod output;
 pub mod probe;
 mod relay;

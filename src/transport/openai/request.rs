@@ -14,10 +14,15 @@ use crate::{
     },
 };
 
-use super::settings::{CheckedSettings, StreamUpstream};
+use super::{
+    images,
+    settings::{CheckedSettings, StreamUpstream},
+};
 
 /// Tokens that a message costs beside its text: role and marks.
 const MESSAGE_TOKENS: u64 = 4;
+/// Tokens that a picture is taken for where the server tells none: models differ, this is of their order.
+const IMAGE_TOKENS: u64 = 768;
 
 /// A request that is ready to be sent.
 #[derive(Debug)]
@@ -37,10 +42,10 @@ pub(super) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
 }
 
 /// The text of the prompt: the agent's own, unless this attempt brings another one.
-fn prompt(agent: &CheckedSettings, attempt: &AttemptRequest) -> Result<String, TemplateError> {
+fn prompt(agent: &CheckedSettings, attempt: &AttemptRequest, input: &Value) -> Result<String, TemplateError> {
     match &attempt.prompt {
-        None => agent.prompt.fill(&attempt.input),
-        Some(source) => Template::try_new(source, Filling::Text)?.fill(&attempt.input),
+        None => agent.prompt.fill(input),
+        Some(source) => Template::try_new(source, Filling::Text)?.fill(input),
     }
 }
 
@@ -51,8 +56,9 @@ pub(super) fn chat(
     wanted: Wanted,
 ) -> Result<ChatRequest, AttemptFailure> {
     let settings = &agent.settings;
-    let prompt =
-        prompt(agent, attempt).map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
+    let (input, images) = images::taken_out(&attempt.input);
+    let prompt = prompt(agent, attempt, &input)
+        .map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
     let mut messages = Vec::new();
     let mut prompt_tokens = 0;
     let parts = [("system", settings.system.as_deref()), ("user", Some(prompt.as_str()))];
@@ -61,6 +67,8 @@ pub(super) fn chat(
         prompt_tokens += usage::estimate_tokens(text) + MESSAGE_TOKENS;
         messages.push(json!({ "role": role, "content": text }));
     }
+    images::put_beside(&mut messages, &images);
+    prompt_tokens += IMAGE_TOKENS * images.len() as u64;
     let mut body = Map::new();
     body.insert("model".to_owned(), Value::from(settings.model.as_str()));
     body.insert("messages".to_owned(), Value::from(messages));
