@@ -180,6 +180,22 @@ fn the_architecture_is_one_sitting() {
     assert!(lines <= ARCHITECTURE_LINES_MAX, "{lines} lines, at most {ARCHITECTURE_LINES_MAX}");
 }
 
+/// The address is one that the service has by default, the path one of its routes, and what is sent is there.
+fn is_a_route_of_the_service(request: &str, line: &str) {
+    let address = request.split_whitespace().find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
+    let path = address.strip_prefix("http://127.0.0.1:7800").unwrap_or_else(|| panic!("another address: {line}"));
+    let path = path.split('?').next().unwrap_or_default().replace("RUN_ID", "{id}");
+    let sources = ["runs/accept", "runs/events", "runs/find", "agents/list"];
+    let is_there = sources
+        .iter()
+        .map(|source| read(&format!("src/serve/{source}.rs")))
+        .any(|source| source.contains(&format!("path = \"{path}\"")));
+    assert!(is_there, "{line}: there is no route {path}");
+    for (_, file) in request.split_whitespace().filter_map(|word| word.split_once("=@")) {
+        assert!(root().join(file).exists(), "{line}: there is no {file}");
+    }
+}
+
 #[test]
 fn every_command_of_the_readme_is_one() {
     let text = read("README.md");
@@ -187,13 +203,17 @@ fn every_command_of_the_readme_is_one() {
     for line in blocks(&text, "sh").concat() {
         let command = line.split(" # ").next().unwrap_or_default().trim().trim_end_matches('&');
         let own = command.split_once("-- ").or_else(|| command.split_once("target/release/watertight "));
+        if let Some(request) = command.strip_prefix("curl ") {
+            is_a_route_of_the_service(request, line);
+            continue;
+        }
         let Some((_, own)) = own.filter(|_| command.contains("release")) else {
             assert!(command.starts_with("cargo "), "what is {command}?");
             continue;
         };
         let words: Vec<&str> = own.split_whitespace().collect();
         // The flags of `import` are those of the tool that is imported from.
-        let command = if words[0] == "import" { &words[..2] } else { &words[..1] };
+        let command = if ["import", "key"].contains(&words[0]) { &words[..2] } else { &words[..1] };
         let help = stdout(&[command, &["--help"]].concat());
         for flag in words.iter().filter(|word| word.starts_with("--")) {
             assert!(help.contains(flag), "{line}: `{}` has no {flag}", words[0]);
@@ -203,7 +223,7 @@ fn every_command_of_the_readme_is_one() {
         }
         seen.insert(words[0]);
     }
-    assert_eq!(seen, BTreeSet::from(["run", "check", "agent", "import"]));
+    assert_eq!(seen, BTreeSet::from(["run", "check", "agent", "import", "serve"]));
     for example in quoted(&text).into_iter().chain(text.split("--example ").skip(1)) {
         let name = example.split_whitespace().next().unwrap_or_default();
         if text.contains(&format!("--example {name} ")) {

@@ -154,7 +154,7 @@ pub(super) async fn runtime(
 type Further = (TargetSettings, Arc<dyn Backend>);
 
 /// The backends of an agent's further targets.
-fn further_of(
+pub(super) fn further_of(
     project: &Project,
     settings: &Settings,
     agent: &Agent,

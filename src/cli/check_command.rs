@@ -6,7 +6,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    args::CheckArgs, assemble::Backends, exit::Stop, project::Project, run_command::print, say::say, table::table,
+    args::CheckArgs,
+    assemble::{Backends, further_of},
+    exit::Stop,
+    project::Project,
+    run_command::print,
+    say::say,
+    table::table,
 };
 use crate::{
     model::reply::{AttemptFailure, Reply},
@@ -45,6 +51,7 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     let backends = Backends::connect(&project, &settings)?;
     for agent in &settings.agents {
         backends.of(&project, &settings, agent)?;
+        further_of(&project, &settings, agent, &backends)?;
     }
     if let (Some(agent), Some(input)) = (&args.call, &args.input) {
         return call(&project, &settings, &backends, agent, input, args.json).await;

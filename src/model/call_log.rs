@@ -50,10 +50,10 @@ pub struct CallRecord {
     /// The model.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub model: Option<String>,
-    /// The name of the key; never the key.
+    /// The name of the provider's key; never the key.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key_id: Option<String>,
-    /// Who called.
+    /// Who called: the name of the key that was shown to the service.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub caller: Option<String>,
     /// For which tenant.

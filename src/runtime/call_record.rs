@@ -18,11 +18,13 @@ use crate::model::{
 pub(crate) struct Caller {
     pub(crate) tenant: Option<String>,
     pub(crate) feature: Option<String>,
+    /// The name of the key that the caller showed; another one than the provider's, which is `key_id`.
+    pub(crate) key: Option<String>,
 }
 
 impl Caller {
     pub(crate) fn of(context: &CallContext) -> Self {
-        Self { tenant: context.tenant.clone(), feature: context.feature.clone() }
+        Self { tenant: context.tenant.clone(), feature: context.feature.clone(), key: context.key_id.clone() }
     }
 }
 
@@ -98,6 +100,7 @@ fn common(
         provider: Some(settings.provider.as_str().to_owned()),
         model: settings.model.clone(),
         key_id: agent.provider.settings.key.as_ref().map(|key| key.as_str().to_owned()),
+        caller: caller.key,
         tenant: caller.tenant,
         feature: caller.feature,
         ..CallRecord::default()

@@ -33,9 +33,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(180);
 /// Tokens a second under which `slow_by = "pace"` calls an answer slow.
 const PACE_MIN: f64 = 5.0;
 /// Names of models that an agent answers to.
-const MODEL_NAMES_MAX: usize = 64;
+pub(crate) const MODEL_NAMES_MAX: usize = 64;
 /// The longest of them, in bytes.
-const MODEL_NAME_BYTES_MAX: usize = 256;
+pub(crate) const MODEL_NAME_BYTES_MAX: usize = 256;
 
 /// Keys of agents that later versions know.
 const LATER: [&str; 14] = [

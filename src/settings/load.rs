@@ -324,9 +324,10 @@ impl Found<'_> {
             }
             _ => place.clone(),
         };
-        let (rank, targets) = take_targets(name, &mut table, report);
-        let provider = self.provider_of(name, &table, &place, is_written, report)?;
-        let targets = fitting_targets(name, &self.providers, &provider, targets, report);
+        let targets = take_targets(name, &mut table, report);
+        let rank = targets.rank;
+        let provider = self.provider_of(targets.provider_key.clone(), &table, &place, is_written, report)?;
+        let targets = fitting_targets(&self.providers, targets, report);
         let read = self.providers.get(&provider)?;
         let around = Surroundings {
             defaults: self.defaults,
@@ -340,16 +341,15 @@ impl Found<'_> {
         Some(Agent { rank, targets, ..agent })
     }
 
-    /// The agent's provider: the one it names, else the only one, else the embedded one.
+    /// The agent's provider: the one it names at `key`, else the only one, else the embedded one.
     fn provider_of(
         &mut self,
-        agent: &Name,
+        key: String,
         table: &Table,
         place: &Origin,
         is_written: bool,
         report: &mut Report,
     ) -> Option<Name> {
-        let key = key_path(&key_path("agents", agent.as_str()), "provider");
         let names: Vec<&str> = self.named.iter().map(Name::as_str).collect();
         let chosen = match table.get("provider") {
             Some(node) => {

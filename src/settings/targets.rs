@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::{model::name::Name, policy::fallback::Rank};
+use crate::{
+    model::{name::Name, nearest::nearest},
+    policy::fallback::Rank,
+};
 
 use super::{
-    node::{Node, Table, Value, key_path},
-    problem::Problem,
+    node::{Layer, Node, Table, Value, key_path},
+    problem::{Origin, Problem},
     provider::{Flavor, Kind, ReadProvider},
     report::Report,
 };
@@ -30,111 +33,191 @@ pub struct Target {
 
 /// The rank of an agent with one target.
 pub(super) const ALONE: Rank = Rank { order: 0, weight: 1 };
+/// What an entry of the list may say.
+const ENTRY_KEYS: [&str; 4] = ["provider", "model", "order", "weight"];
 
-/// Takes `targets` out of an agent's table: its first entry becomes `provider` and `model`, the others are returned with the first
-/// one's rank. Without a weight anywhere the list's order is the order; with one, all without an `order` are equals.
-pub(super) fn take_targets(agent: &Name, table: &mut Table, report: &mut Report) -> (Rank, Vec<Target>) {
-    let Some(node) = table.remove("targets") else { return (ALONE, Vec::new()) };
-    let path = key_path(&key_path("agents", agent.as_str()), "targets");
-    let refuse = |report: &mut Report, key: String, node: &Node, rule: &str| {
-        let value = Some(node.shown("targets"));
-        report.problems.push(Problem { origin: node.origin.clone(), key, value, rule: rule.to_owned() });
-    };
+/// The list as it was read, before its providers are looked at.
+#[derive(Debug)]
+pub(super) struct ReadTargets {
+    /// The first one's rank.
+    pub(super) rank: Rank,
+    /// Where the agent's provider is named: `agents.X.provider`, or inside the list.
+    pub(super) provider_key: String,
+    /// The whole list with where each stands; empty without a list.
+    entries: Vec<Entry>,
+}
+
+/// One entry of the list.
+#[derive(Debug)]
+struct Entry {
+    key: String,
+    origin: Origin,
+    provider: Node,
+    model: Option<Node>,
+    target: Target,
+}
+
+/// What is wrong with a part of an entry.
+struct Wrong<'a> {
+    /// The entry's own key; `None` = the entry as a whole.
+    key: Option<&'a str>,
+    node: &'a Node,
+    rule: String,
+}
+
+fn refuse(report: &mut Report, key: String, node: &Node, rule: impl Into<String>) {
+    let value = Some(node.shown(&key));
+    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule: rule.into() });
+}
+
+/// Takes `targets` out of an agent's table: its first entry becomes `provider` and `model`. Without a weight anywhere the list's order
+/// is the order; with one, all without an `order` are equals.
+pub(super) fn take_targets(agent: &Name, table: &mut Table, report: &mut Report) -> ReadTargets {
+    let agent_path = key_path("agents", agent.as_str());
+    let mut read = ReadTargets { rank: ALONE, provider_key: key_path(&agent_path, "provider"), entries: Vec::new() };
+    let Some(node) = table.remove("targets") else { return read };
+    let path = key_path(&agent_path, "targets");
+    refuse_both(&agent_path, table, &node, report);
     let Value::List(entries) = &node.value else {
         refuse(report, path, &node, "must be a list of { provider, model, order, weight }");
-        return (ALONE, Vec::new());
+        return read;
     };
     if entries.is_empty() || entries.len() > TARGETS_MAX {
-        refuse(report, path, &node, "must have 1 to 16 entries");
-        return (ALONE, Vec::new());
+        let rule = format!("must have 1 to {TARGETS_MAX} entries, not {}", entries.len());
+        refuse(report, path, &node, rule);
+        return read;
     }
     let weighted = entries.iter().any(|entry| entry.as_table().is_some_and(|entry| entry.contains_key("weight")));
-    let mut read: Vec<(Node, Option<Node>, Target)> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         let key = format!("{path}[{index}]");
-        match read_entry(entry, if weighted { 0 } else { index }) {
-            Ok(found)
-                if read
-                    .iter()
-                    .any(|(_, _, known)| (&known.provider, &known.model) == (&found.2.provider, &found.2.model)) =>
-            {
-                refuse(report, key, entry, "names the same provider and model as one before it");
+        match read_entry(&key, entry, if weighted { 0 } else { index }) {
+            Ok(found) => read.entries.push(found),
+            Err(wrong) => {
+                let key = wrong.key.map_or_else(|| key.clone(), |part| key_path(&key, part));
+                refuse(report, key, wrong.node, wrong.rule);
             }
-            Ok(found) => {
-                let shown = format!("{} order {} weight {}", found.2.provider, found.2.rank.order, found.2.rank.weight);
-                report.explain(key, shown, entry.origin.clone());
-                read.push(found);
-            }
-            Err(rule) => refuse(report, key, entry, rule),
         }
     }
-    let mut read = read.into_iter();
-    let Some((provider, model, first)) = read.next() else { return (ALONE, Vec::new()) };
-    table.insert("provider".to_owned(), provider);
-    match model {
-        Some(model) => table.insert("model".to_owned(), model),
-        None => table.remove("model"),
-    };
-    (first.rank, read.map(|(_, _, target)| target).collect())
+    if let Some(first) = read.entries.first() {
+        read.rank = first.target.rank;
+        read.provider_key = key_path(&first.key, "provider");
+        table.insert("provider".to_owned(), first.provider.clone());
+        match &first.model {
+            Some(model) => table.insert("model".to_owned(), model.clone()),
+            None => table.remove("model"),
+        };
+    }
+    read
 }
 
-fn read_entry(entry: &Node, place: usize) -> Result<(Node, Option<Node>, Target), &'static str> {
-    let table = entry.as_table().ok_or("must be a table, as in { provider = \"a\", model = \"x\" }")?;
-    if table.keys().any(|key| !["provider", "model", "order", "weight"].contains(&key.as_str())) {
-        return Err("knows only provider, model, order and weight");
+/// A place beside the list would be a second answer to one question. A manifest's own is replaced by the configuration's list.
+fn refuse_both(agent_path: &str, table: &Table, targets: &Node, report: &mut Report) {
+    for key in ["provider", "model"] {
+        let Some(node) = table.get(key) else { continue };
+        if node.layer == Layer::Manifest && targets.layer == Layer::Config {
+            continue;
+        }
+        let rule = format!("stands beside targets ({}): keep the list or this, not both", targets.origin);
+        refuse(report, key_path(agent_path, key), node, rule);
     }
-    let text = |key: &str| match table.get(key) {
+}
+
+fn read_entry<'a>(path: &str, entry: &'a Node, place: usize) -> Result<Entry, Wrong<'a>> {
+    let whole = |rule: &str| Wrong { key: None, node: entry, rule: rule.to_owned() };
+    let table = entry.as_table().ok_or_else(|| whole("must be a table, as in { provider = \"a\", model = \"x\" }"))?;
+    if table.keys().any(|key| !ENTRY_KEYS.contains(&key.as_str())) {
+        return Err(whole("knows only provider, model, order and weight"));
+    }
+    let text = |key: &'static str| match table.get(key) {
         None => Ok(None),
-        Some(node @ Node { value: Value::Text(text), .. }) if !text.is_empty() => {
-            Ok(Some((node.clone(), text.clone())))
-        }
-        Some(_) => Err("provider and model must be texts in quotes"),
+        Some(node) => match &node.value {
+            Value::Text(text) if !text.is_empty() => Ok(Some((node, text))),
+            _ => Err(Wrong { key: Some(key), node, rule: "must be a text in quotes, not empty".to_owned() }),
+        },
     };
-    let number = |key: &str, min: i64, default: u32| match table.get(key).map(|node| &node.value) {
+    let number = |key: &'static str, min: i64, default: u32| match table.get(key) {
         None => Ok(default),
-        Some(Value::Integer(number)) if (min..=RANK_MAX).contains(number) => {
-            Ok(u32::try_from(*number).unwrap_or(default))
-        }
-        Some(_) => Err("order must be a whole number from 0 to 1000, weight one from 1 to 1000"),
+        Some(node) => match node.value {
+            Value::Integer(number) if (min..=RANK_MAX).contains(&number) => {
+                Ok(u32::try_from(number).unwrap_or(default))
+            }
+            _ => Err(Wrong { key: Some(key), node, rule: format!("must be a whole number from {min} to {RANK_MAX}") }),
+        },
     };
-    let (provider_node, provider) = text("provider")?.ok_or("must name a provider")?;
-    let provider = Name::try_new(&provider).map_err(|_| "must name a provider")?;
-    let (model_node, model) = text("model")?.map_or((None, None), |(node, text)| (Some(node), Some(text)));
+    let (provider_node, provider) = text("provider")?.ok_or_else(|| whole("must name a provider"))?;
+    let provider = Name::try_new(provider).map_err(|error| Wrong {
+        key: Some("provider"),
+        node: provider_node,
+        rule: error.to_string(),
+    })?;
+    let model = text("model")?;
     let order = number("order", 0, u32::try_from(place).unwrap_or(u32::MAX))?;
     let weight = number("weight", 1, 1)?;
-    Ok((provider_node, model_node, Target { provider, model, rank: Rank { order, weight } }))
+    Ok(Entry {
+        key: path.to_owned(),
+        origin: entry.origin.clone(),
+        provider: provider_node.clone(),
+        model: model.map(|(node, _)| node.clone()),
+        target: Target { provider, model: model.map(|(_, text)| text.clone()), rank: Rank { order, weight } },
+    })
 }
 
-/// Further targets whose providers are there and of the first one's kind, with their models.
+/// The targets after the first whose providers are there and of the first one's kind, with their models. Each place once.
 pub(super) fn fitting_targets(
-    agent: &Name,
     providers: &BTreeMap<Name, ReadProvider>,
-    first: &Name,
-    targets: Vec<Target>,
+    read: ReadTargets,
     report: &mut Report,
 ) -> Vec<Target> {
-    let path = key_path(&key_path("agents", agent.as_str()), "targets");
-    let kind = providers.get(first).and_then(|read| read.kind);
-    let mut fitting = Vec::new();
-    for (index, target) in targets.into_iter().enumerate() {
-        let read = providers.get(&target.provider);
-        let model =
-            target.model.clone().or_else(|| read.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone())));
-        let needs_model = read.is_some_and(|read| read.kind == Some(Kind::OpenAi) && read.flavor != Flavor::LlamaCpp);
-        let rule = match read {
-            None => "names a provider that is not there",
-            Some(read) if read.kind != kind => "must lean on a provider of the first target's kind",
-            Some(read) if read.kind == Some(Kind::Embedded) => "must not be embedded: there is only one such place",
-            Some(_) if needs_model && model.is_none() => "must name a model",
-            Some(_) => {
-                fitting.push(Target { model, ..target });
-                continue;
-            }
+    let kind = read.entries.first().and_then(|first| providers.get(&first.target.provider)).and_then(|read| read.kind);
+    let mut fitting: Vec<(String, Origin, Target)> = Vec::new();
+    for (index, entry) in read.entries.into_iter().enumerate() {
+        let provider = providers.get(&entry.target.provider);
+        let own_model = provider.and_then(|read| read.model.as_ref().map(|(model, _)| model.clone()));
+        let target = Target { model: entry.target.model.clone().or(own_model), ..entry.target };
+        let known =
+            fitting.iter().find(|(_, _, known)| (&known.provider, &known.model) == (&target.provider, &target.model));
+        let rule = match (provider, known) {
+            (_, Some((key, origin, _))) => Some(format!("is the same provider and model as {key} ({origin})")),
+            // Of the first one the agent's own reading tells the rest.
+            _ if index == 0 => None,
+            (provider, None) => unfit(providers, provider, kind, &target),
         };
-        let key = format!("{path}[{}]", index + 1);
-        let origin = report.origin_of(&key);
-        let value = Some(target.provider.to_string());
-        report.problems.push(Problem { origin, key, value, rule: rule.to_owned() });
+        if let Some(rule) = rule {
+            refuse(report, key_path(&entry.key, "provider"), &entry.provider, rule);
+            continue;
+        }
+        let shown = match &target.model {
+            Some(model) => format!("{}/{model}", target.provider),
+            None => target.provider.to_string(),
+        };
+        let shown = format!("{shown} order {} weight {}", target.rank.order, target.rank.weight);
+        report.explain(entry.key.clone(), shown, entry.origin.clone());
+        fitting.push((entry.key, entry.origin, target));
     }
-    fitting
+    fitting.into_iter().skip(1).map(|(_, _, target)| target).collect()
+}
+
+/// Why a further target cannot be one.
+fn unfit(
+    providers: &BTreeMap<Name, ReadProvider>,
+    provider: Option<&ReadProvider>,
+    kind: Option<Kind>,
+    target: &Target,
+) -> Option<String> {
+    let Some(provider) = provider else {
+        let near = nearest(target.provider.as_str(), providers.keys().map(Name::as_str));
+        let near = near.map(|near| format!(", did you mean `{near}`?"));
+        return Some(format!("there is no such provider{}", near.unwrap_or_default()));
+    };
+    let needs_model = provider.kind == Some(Kind::OpenAi) && provider.flavor != Flavor::LlamaCpp;
+    let rule = if provider.kind != kind {
+        "must be of the first target's kind"
+    } else if provider.kind == Some(Kind::Embedded) {
+        "must not be embedded: there is only one such place"
+    } else if needs_model && target.model.is_none() {
+        "needs a model, here or as the provider's own"
+    } else {
+        return None;
+    };
+    Some(rule.to_owned())
 }

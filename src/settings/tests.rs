@@ -664,12 +664,6 @@ fn each_slip_is_named() {
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
         ),
-        // Targets, keys and paths.
-        (
-            draft("targets = ['a']"),
-            "agents.draft.targets[0] = \"a\": must be a table, as in { provider = \"a\", model = \"x\" }",
-        ),
-        (draft("targets = []"), "agents.draft.targets = []: must have 1 to 16 entries"),
         // What later versions know.
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
@@ -973,21 +967,78 @@ fn targets_and_the_ways_of_providers() {
         assert_eq!(endpoint.auth, AuthStyle::Header("api-key".to_owned()));
         assert_eq!(paths.chat.as_deref(), Some("/d/{model}/chat"));
     }
-    for (targets, rule) in [
+    let many = (0..17).map(|number| format!("{{ provider = 'a', model = '{number}' }}")).collect::<Vec<_>>().join(", ");
+    // Line 11 is the agent's table, 12 its first line.
+    for (agent, said) in [
         (
-            "{ provider = 'a', model = 'x' }, { provider = 'a', model = 'x' }",
-            "names the same provider and model as one before it",
+            "targets = [{ provider = 'a', model = 'x' }, { provider = 'a', model = 'x' }]",
+            "w.toml:12: agents.w.targets[1].provider = \"a\": is the same provider and model as agents.w.targets[0] (w.toml:12)",
         ),
-        ("{ provider = 'a', model = 'x' }, { provider = 'c' }", "names a provider that is not there"),
-        ("{ provider = 'b' }, { provider = 'a' }", "must name a model"),
         (
-            "{ provider = 'a', model = 'x', weight = 0 }",
-            "order must be a whole number from 0 to 1000, weight one from 1 to 1000",
+            "targets = [\n{ provider = 'b' },\n{ provider = 'b', model = 'y' }]",
+            "w.toml:14: agents.w.targets[1].provider = \"b\": is the same provider and model as agents.w.targets[0] (w.toml:13)",
         ),
-        ("{ provider = 'a', model = 'x', x = 1 }", "knows only provider, model, order and weight"),
+        (
+            "targets = [{ provider = 'a', model = 'x' },\n{ provider = 'c' }]",
+            "w.toml:13: agents.w.targets[1].provider = \"c\": there is no such provider",
+        ),
+        (
+            "targets = [{ provider = 'c' }]",
+            "w.toml:12: agents.w.targets[0].provider = \"c\": there is no such provider",
+        ),
+        (
+            "targets = [{ provider = 'b' }, { provider = 'a' }]",
+            "agents.w.targets[1].provider = \"a\": needs a model, here or as the provider's own",
+        ),
+        (
+            "targets = [{ provider = 'a', model = 'x', weight = 0 }]",
+            "w.toml:12: agents.w.targets[0].weight = 0: must be a whole number from 1 to 1000",
+        ),
+        (
+            "targets = [{ provider = 'a', model = 'x', order = -1 }]",
+            "agents.w.targets[0].order = -1: must be a whole number from 0 to 1000",
+        ),
+        (
+            "targets = [{ provider = 'a', model = 5 }]",
+            "agents.w.targets[0].model = 5: must be a text in quotes, not empty",
+        ),
+        (
+            "targets = [{ provider = 'a', model = 'x', x = 1 }]",
+            "w.toml:12: agents.w.targets[0] = { model = \"x\", provider = \"a\", x = 1 }: knows only provider, model, order and weight",
+        ),
+        (
+            "targets = ['a']",
+            "w.toml:12: agents.w.targets[0] = \"a\": must be a table, as in { provider = \"a\", model = \"x\" }",
+        ),
+        ("targets = []", "w.toml:12: agents.w.targets = []: must have 1 to 16 entries, not 0"),
+        (&format!("targets = [{many}]"), "must have 1 to 16 entries, not 17"),
+        (
+            "targets = [{ provider = 'a', model = 'x' }]\nmodel = 'm'\nprovider = 'b'",
+            "w.toml:13: agents.w.model = \"m\": stands beside targets (w.toml:12): keep the list or this, not both\n\
+             w.toml:14: agents.w.provider = \"b\": stands beside targets (w.toml:12): keep the list or this, not both",
+        ),
+        // One name, one agent.
+        (
+            "provider = 'b'\nmodel_names = ['gpt']\n[agents.v]\nprovider = 'b'\nmodel_names = ['x',\n'gpt']",
+            "w.toml:13: agents.w.model_names = \"gpt\": means another agent already: agents.v.model_names (w.toml:16)",
+        ),
+        (
+            "provider = 'b'\nmodel_names = ['v']\n[agents.v]\nprovider = 'b'",
+            "w.toml:13: agents.w.model_names = \"v\": means another agent already: agents.v (w.toml:15)",
+        ),
+        ("provider = 'b'\nmodel_names = ['w']", "agents.w.model_names = \"w\": is the agent's own name"),
+        ("provider = 'b'\nmodel_names = ['g', 'g']", "agents.w.model_names = \"g\": stands there twice"),
     ] {
-        let error =
-            Given::config(&config(&format!("model = 'm'\nprovider = 'a'\ntargets = [{targets}]"))).load().unwrap_err();
-        assert!(error.to_string().contains(rule), "{targets}: {error}");
+        let error = Given::config(&config(agent)).load().unwrap_err();
+        assert!(error.to_string().contains(said), "{agent}:\n{error}\nwanted: {said}");
+    }
+    // The configuration's list goes before what a manifest names.
+    let given = Given::config(&config("targets = [{ provider = 'a', model = 'x' }, { provider = 'b' }]"))
+        .folder("w", &[("agent.toml", "description = 'x'\nmodel = 'mine'")]);
+    let explained = explain(&given.settings());
+    for (key, want) in [("targets[0]", "a/x order 0 weight 1"), ("targets[1]", "b/y order 1 weight 1"), ("model", "x")]
+    {
+        let row = explained.iter().find(|row| row.key == format!("agents.w.{key}")).unwrap();
+        assert_eq!((row.value.as_str(), row.origin.to_string().as_str()), (want, "w.toml:12"), "{key}");
     }
 }

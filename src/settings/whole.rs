@@ -1,5 +1,7 @@
 //! Rules between tables: what several nodes divide, shares that must fit, trial timeouts that follow the agents' own.
 
+use std::collections::BTreeMap;
+
 use crate::{
     model::{duration, name::Name},
     policy::breaker::settings::BreakerSettings,
@@ -7,11 +9,17 @@ use crate::{
 };
 
 use super::{
-    agent::Agent, breaker::raised_trial_timeout, node::key_path, problem::Problem, provider::Provider, report::Report,
+    agent::Agent,
+    breaker::raised_trial_timeout,
+    node::key_path,
+    problem::{Origin, Problem},
+    provider::Provider,
+    report::Report,
 };
 
 /// Applies every rule between tables.
 pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], instances: u32, report: &mut Report) {
+    check_model_names(agents, report);
     for agent in agents.iter_mut() {
         let path = key_path("agents", agent.settings.name.as_str());
         agent.settings.slots = divided(agent.settings.slots, &key_path(&path, "slots"), instances, report);
@@ -35,6 +43,40 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
         let names: Vec<&Name> = leaning.iter().map(|agent| &agent.settings.name).collect();
         check_guaranteed(provider, &path, &names, report);
     }
+}
+
+/// A model's name means one agent: else the one that was read first would get all its requests.
+fn check_model_names(agents: &[Agent], report: &mut Report) {
+    let own_key = |agent: &Agent| key_path("agents", agent.settings.name.as_str());
+    let mut known: BTreeMap<&str, (String, Origin)> = BTreeMap::new();
+    for agent in agents {
+        // A table has no row of its own in the account; its provider has.
+        let key = own_key(agent);
+        let origin = report.origin_of(&key_path(&key, "provider"));
+        known.insert(agent.settings.name.as_str(), (key, origin));
+    }
+    let mut problems = Vec::new();
+    for agent in agents {
+        let key = key_path(&own_key(agent), "model_names");
+        let origin = report.origin_of(&key);
+        for name in &agent.model_names {
+            match known.get(name.as_str()) {
+                Some((other, place)) => {
+                    let rule = if *other == key {
+                        "stands there twice".to_owned()
+                    } else if *other == own_key(agent) {
+                        "is the agent's own name, which it answers to anyway".to_owned()
+                    } else {
+                        format!("means another agent already: {other} ({place})")
+                    };
+                    let value = Some(format!("{name:?}"));
+                    problems.push(Problem { origin: origin.clone(), key: key.clone(), value, rule });
+                }
+                None => _ = known.insert(name, (key.clone(), origin.clone())),
+            }
+        }
+    }
+    report.problems.append(&mut problems);
 }
 
 /// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.

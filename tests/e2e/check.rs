@@ -19,6 +19,18 @@ fn every_example_is_sound() {
 }
 
 #[test]
+fn gateways_are_sound() {
+    for (config, agent) in [("watertight.toml", "pool"), ("azure.toml", "writer")] {
+        let file = format!("examples/gateway/{config}");
+        let mut check = command(&["check", "examples/gateway", "--config", &file, "--json"]);
+        check.env("AZURE_OPENAI_KEY", "a");
+        let json = Running::start(check).end().exits(0).json();
+        assert_eq!(json["ok"], true, "{json}");
+        assert!(json["agents"].as_array().unwrap().iter().any(|known| known == agent), "{json}");
+    }
+}
+
+#[test]
 fn every_value_says_where_it_comes_from() {
     let mut command = command(&[
         "check",

@@ -5,14 +5,16 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use watertight::{
-    model::{call_log::CallRecord, facts::Ending},
+    model::{call_log::CallRecord, facts::Ending, name::Name},
     policy::breaker::state::StateName,
     runtime::{
-        call::CallContext,
+        call::{CallContext, CallRequest},
         guard_layer::{GuardError, GuardLayer},
         ports::CallLog,
+        settings::{AgentSettings, ProviderSettings},
     },
 };
 
@@ -110,4 +112,28 @@ async fn every_call_and_every_refusal_is_one_line_of_the_log() {
     );
     assert_eq!((records[0].duration_ms, records[0].attempts.len(), records[6].attempts.len()), (20, 1, 0));
     assert_eq!((records[0].agent.as_str(), records[0].provider.as_deref()), ("draft", Some("local")));
+}
+
+/// `key_id` is the key that the provider was shown, `caller` the name of the one that we were shown.
+#[tokio::test(start_paused = true)]
+async fn the_log_tells_the_callers_key_from_the_providers() {
+    let log = Arc::new(Kept::default());
+    let keyed = ProviderSettings { key: Some(Name::try_new("paid").unwrap()), ..provider("local") };
+    let narrow = AgentSettings { slots: 1, ..agent("draft", "local") };
+    let backend = Scripted::always(Answer::Good.after(Duration::from_millis(20)));
+    let runtime = builder().call_log(log.clone()).provider(keyed).agent(narrow, backend).start().await.unwrap();
+    let draft = runtime.agent("draft").unwrap();
+    let request = |key: Option<&str>| {
+        let mut request = CallRequest::of(json!({"x": 1}));
+        request.context.key_id = key.map(str::to_owned);
+        request
+    };
+    let (first, second) = tokio::join!(draft.call(request(Some("app"))), draft.call(request(None)));
+    assert!(first.is_ok() && second.is_err(), "one slot takes one call");
+    settle().await;
+    let mut seen: Vec<_> =
+        log.0.lock().unwrap().iter().map(|line| (line.caller.clone(), line.key_id.clone())).collect();
+    seen.sort();
+    let paid = Some("paid".to_owned());
+    assert_eq!(seen, [(None, paid.clone()), (Some("app".to_owned()), paid)]);
 }

@@ -221,8 +221,8 @@ fn a_proxy_becomes_providers_and_agents() {
         ("providers.openai.api_key_env", "\"OPENAI_KEY\""),
         ("providers.ollama.base_url", "\"http://localhost:11434/v1\""),
         ("providers.hosted_vllm.base_url", "\"http://127.0.0.1:8080/v1\""),
-        ("agents.gpt-4o.provider", "\"azure\""),
-        ("agents.gpt-4o.model", "\"gpt-4o-eu\""),
+        ("agents.gpt-4o.model_names", "[\"gpt-4\"]"),
+        ("agents.local-qwen.model_names", "[\"local/qwen\"]"),
         ("agents.gpt-4o.timeout", "\"1m\""),
         ("agents.gpt-4o.first_token", "\"10s\""),
         ("agents.gpt-4o.retry.attempts_max", "3"),
@@ -242,6 +242,94 @@ fn a_proxy_becomes_providers_and_agents() {
     assert!(at(&tree, "providers.hosted_vllm.api_key_env").is_none());
 }
 
+/// Each target of agent `name` as `provider/model order weight`, `-` for what is not written.
+fn targets(imported: &Imported, name: &str) -> Vec<String> {
+    let tree = tree(imported);
+    let shown = |target: &toml::Value, key: &str| {
+        target.get(key).map_or_else(|| "-".to_owned(), |value| value.to_string().trim_matches('"').to_owned())
+    };
+    let list = tree["agents"][name].get("targets").and_then(toml::Value::as_array).cloned().unwrap_or_default();
+    list.iter().map(|target| ["provider", "model", "order", "weight"].map(|key| shown(target, key)).join(" ")).collect()
+}
+
+#[test]
+fn entries_of_one_name_become_targets() {
+    let azure = "azure gpt-4o-eu - 3".to_owned();
+    assert_eq!(targets(&proxy(PROXY), "gpt-4o"), [azure, "openai gpt-4o - 1".to_owned()]);
+    // Each entry is `model: further parameters`, all of them of one name.
+    let cases: [(&[&str], &[&str]); 11] = [
+        (&["openai/a"], &[]),
+        // Nothing said: LiteLLM draws, so they are equals.
+        (&["openai/a", "groq/b"], &["openai a - 1", "groq b - 1"]),
+        (&["openai/a, order: 2", "groq/b, order: 1"], &["groq b - -", "openai a - -"]),
+        (&["openai/a", "groq/b, order: 7"], &["groq b - -", "openai a - -"]),
+        (
+            &["openai/a, order: 2", "groq/b, order: 1", "openai/c, order: 2"],
+            &["groq b 1 1", "openai a 2 1", "openai c 2 1"],
+        ),
+        (&["openai/a, weight: 0.25", "groq/b, weight: 0.75"], &["openai a - 333", "groq b - 1000"]),
+        (&["openai/a, weight: 5000", "groq/b, weight: 1"], &["openai a - 1000", "groq b - 1"]),
+        // Without a share beside others it is only asked where those cannot answer.
+        (
+            &["openai/z, weight: 0", "openai/a, weight: 2", "groq/b, weight: 1"],
+            &["openai a 1 2", "groq b 1 1", "openai z 2 1"],
+        ),
+        (&["openai/z", "openai/a, weight: 2"], &["openai a - -", "openai z - -"]),
+        (&["openai/a, weight: 0", "groq/b, weight: 0"], &["openai a - 1", "groq b - 1"]),
+        // The same place twice is one.
+        (&["openai/a, weight: 2", "openai/a, weight: 3"], &[]),
+    ];
+    for (entries, want) in cases {
+        let list: String =
+            entries.iter().map(|entry| format!("- {{model_name: m, litellm_params: {{model: {entry}}}}}\n")).collect();
+        assert_eq!(targets(&proxy(&format!("model_list:\n{list}")), "m"), want, "{list}");
+    }
+    let many: String =
+        (0..20).map(|n| format!("- {{model_name: m, litellm_params: {{model: openai/m{n}}}}}\n")).collect();
+    let imported = proxy(&format!("model_list:\n{many}"));
+    assert_eq!(targets(&imported, "m").len(), 16);
+    says(&imported, 18, Outcome::NotTaken, "at most 16 targets");
+}
+
+#[test]
+fn what_targets_cannot_have_for_themselves_is_told() {
+    let imported = proxy(
+        "model_list:\n- model_name: m\n  litellm_params:\n    model: openai/a\n    timeout: 5\n    max_parallel_requests: 2\n\
+         - model_name: m\n  litellm_params:\n    model: groq/b\n    timeout: 9\n    max_parallel_requests: 3\n\
+         - model_name: m\n  litellm_params:\n    model: openai/a\n",
+    );
+    let tree = tree(&imported);
+    assert_eq!(at(&tree, "agents.m.slots").as_deref(), Some("5"), "{}", imported.config);
+    assert_eq!(at(&tree, "agents.m.timeout").as_deref(), Some("\"5s\""));
+    says(&imported, 5, Outcome::Taken, "of each attempt");
+    says(&imported, 9, Outcome::Taken, "model b of a provider groq");
+    says(&imported, 10, Outcome::NotTaken, "agents.m: targets share their agent's settings, which are those of line 2");
+    says(&imported, 11, Outcome::Taken, "slots");
+    says(&imported, 14, Outcome::NotTaken, "the same provider and model as the entry of line 2");
+}
+
+#[test]
+fn names_that_clients_use_go_on_meaning_one_agent() {
+    let imported = proxy(
+        "model_list:\n- {model_name: a b, litellm_params: {model: openai/x}}\n- {model_name: a-b, litellm_params: {model: openai/y}}\n\
+         router_settings:\n  model_group_alias:\n    short: a b\n    a-b: a b\n    nowhere: c\n    hidden: {model: a-b, hidden: true}\n\
+         litellm_settings:\n  model_group_alias:\n    short: a-b\n",
+    );
+    let tree = tree(&imported);
+    for (path, want) in [
+        ("agents.a-b-2.model", "\"x\""),
+        ("agents.a-b-2.model_names", "[\"a b\", \"short\"]"),
+        ("agents.a-b.model", "\"y\""),
+        ("agents.a-b.model_names", "[\"hidden\"]"),
+    ] {
+        assert_eq!(at(&tree, path).as_deref(), Some(want), "{path}\n{}", imported.config);
+    }
+    says(&imported, 6, Outcome::Taken, "agents.a-b-2.model_names");
+    says(&imported, 7, Outcome::NotTaken, "is the name of a model already");
+    says(&imported, 8, Outcome::NotTaken, "not in the list");
+    says(&imported, 9, Outcome::Taken, "agents.a-b.model_names");
+}
+
 #[test]
 fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
     let imported = proxy(PROXY);
@@ -251,7 +339,7 @@ fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
         (7, Outcome::Taken, "api_key_env = AZURE_API_KEY"),
         (10, Outcome::NotSupported, "not built yet"),
         (19, Outcome::NotTaken, "never copied"),
-        (20, Outcome::NotTaken, "several targets"),
+        (20, Outcome::Taken, "the weight of its target"),
         (24, Outcome::Changed, "OpenAI-compatible API: a kind for its own is not built yet"),
         (29, Outcome::NotSupported, "clients send it"),
         (33, Outcome::Changed, "VLLM_BASE"),
@@ -261,6 +349,8 @@ fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
         (38, Outcome::NotTaken, "never copied"),
         (41, Outcome::NotSupported, "wildcards"),
         (44, Outcome::Taken, "one more"),
+        (43, Outcome::Taken, "drawn by weight"),
+        (50, Outcome::Taken, "agents.gpt-4o.model_names"),
         (51, Outcome::NotSupported, "ladders"),
         (55, Outcome::NotTaken, "router_settings.num_retries goes first"),
         (56, Outcome::NotTaken, "router_settings.timeout goes first"),

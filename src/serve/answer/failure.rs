@@ -17,6 +17,9 @@ use crate::{
     runtime::{call::CallError, journal::JournalError},
 };
 
+/// Seconds after which a disk is worth another try.
+const DISK_RETRY_AFTER: f64 = 5.0;
+
 /// What the caller's own layers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TryAgain {
@@ -139,7 +142,11 @@ impl From<JournalError> for Failure {
             return Self::shutting_down();
         }
         tracing::error!(%error, "the journal");
-        Self::with_status(ErrorCode::Internal, StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        // Nothing was stored, and another try later may do.
+        let mut envelope = Envelope::new(ErrorCode::Internal, error.to_string()).with_retry_after(DISK_RETRY_AFTER);
+        envelope.http_status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
+        envelope.retryable = true;
+        envelope.with_detail("reason", "journal").into()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Deployments with one model name become one agent; places become providers. The tables in the order of the file.
+//! Deployments with one model name become one agent with a target each; places become providers. The tables in the order of the file.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -6,13 +6,14 @@ use super::{
     account::Account,
     deployment::{Deployment, Key, Place, Text},
     general::General,
+    names::{Called, called, unique},
+    targets::{provider_of, slots_of, target_list, targets_of},
 };
 use crate::{
     cli::import::{
         scalar::DURATION_MAX,
         toml_text::{TomlTable, float, key_text, quoted, span},
     },
-    model::name::{NAME_BYTES_MAX, Name},
     policy::{
         backoff::BACKOFF_FLOOR,
         breaker::settings::{BreakerSettings, WINDOW_CALLS_MAX},
@@ -103,39 +104,39 @@ pub(super) fn agent_tables(
             names.push(&deployment.model_name);
         }
     }
-    let mut taken = BTreeSet::new();
+    let called = called(&names, general, account);
     let mut tables = Vec::new();
-    for model_name in names {
-        let mut group: Vec<&Deployment> =
+    for (model_name, called) in names.into_iter().zip(&called) {
+        let group: Vec<&Deployment> =
             deployments.iter().filter(|deployment| deployment.model_name == model_name).collect();
-        // Stable: the file's order decides where `order` does not.
-        group.sort_by_key(|deployment| deployment.order.unwrap_or(u64::MAX));
-        let name = agent_name(model_name, &mut taken, account);
-        tables.extend(one_agent(&name, &group, providers, general, account));
+        tables.extend(one_agent(called, &group, providers, general, account));
     }
     tables
 }
 
 fn one_agent(
-    name: &str,
+    called: &Called,
     group: &[&Deployment],
     providers: &[(String, Place)],
     general: &General,
     account: &mut Account,
 ) -> Vec<TomlTable> {
-    let Some((first, others)) = group.split_first() else { return Vec::new() };
-    let provider_of = |deployment: &Deployment| {
-        providers.iter().find(|(_, place)| *place == deployment.place).map_or("", |(name, _)| name.as_str())
-    };
+    let name = called.agent.as_str();
+    let targets = targets_of(name, group, account);
+    let Some(first) = targets.first() else { return Vec::new() };
     let mut table = TomlTable::new(&["agents", name]);
-    table.set("provider", quoted(provider_of(first)));
-    table.set("model", quoted(&first.model));
-    for other in others {
-        let weight = other.weight.map(|weight| format!(", weight {weight}")).unwrap_or_default();
-        table.comment(format!("further target: {}/{}{weight}", provider_of(other), other.model));
-        let said =
-            format!("agents.{name}: several targets of one agent are not built yet; it stands there as a comment");
-        account.take_back(other.findings.clone(), &[], &said);
+    if targets.len() > 1 {
+        table.set("targets", target_list(name, &targets, providers, account));
+    } else {
+        table.set("provider", quoted(provider_of(providers, first)));
+        table.set("model", quoted(&first.model));
+    }
+    if !called.model_names.is_empty() {
+        let names: Vec<String> = called.model_names.iter().map(|name| quoted(name)).collect();
+        table.set("model_names", format!("[{}]", names.join(", ")));
+    }
+    if let Some(slots) = slots_of(&targets).or(first.slots) {
+        table.set("slots", slots.min(u64::from(SLOTS_MAX)).to_string());
     }
     limits(&mut table, first, general);
     let mut tables = vec![table];
@@ -144,9 +145,6 @@ fn one_agent(
 }
 
 fn limits(table: &mut TomlTable, first: &Deployment, general: &General) {
-    if let Some(slots) = first.slots {
-        table.set("slots", slots.min(u64::from(SLOTS_MAX)).to_string());
-    }
     let timeout = first.timeout.or(general.timeout);
     if let Some(timeout) = timeout {
         table.set("timeout", span(timeout));
@@ -202,33 +200,4 @@ fn breaker_table(name: &str, general: &General) -> Option<TomlTable> {
         }
     }
     (!table.is_empty()).then_some(table)
-}
-
-/// A name of ours for a model name.
-fn agent_name(model_name: &str, taken: &mut BTreeSet<String>, account: &mut Account) -> String {
-    let fitting: String = model_name
-        .chars()
-        .map(|letter| if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' })
-        .take(NAME_BYTES_MAX - 5)
-        .collect();
-    let fitting = fitting.trim_start_matches(['-', '_', '.']);
-    let base = if Name::try_new(model_name).is_ok() { model_name } else { fitting };
-    let name = unique(if base.is_empty() { "agent" } else { base }, '-', taken);
-    if name != model_name {
-        let shown: String = model_name.chars().take(NAME_BYTES_MAX).collect();
-        account.silent(&shown, format!("agents.{name}: names have ASCII letters, digits, '-', '_' and '.' only"));
-    }
-    name
-}
-
-/// `base`, or with a number where it is taken.
-fn unique(base: &str, join: char, taken: &mut BTreeSet<String>) -> String {
-    let mut name = base.to_owned();
-    let mut number = 2;
-    while !taken.insert(name.clone()) {
-        let stem: String = base.chars().take(NAME_BYTES_MAX - 5).collect();
-        name = format!("{stem}{join}{number}");
-        number += 1;
-    }
-    name
 }

@@ -19,7 +19,18 @@ pub(super) struct General {
     pub(super) allowed_fails: Option<u64>,
     pub(super) cooldown: Option<Duration>,
     /// Other names that clients use, and for which model name.
-    pub(super) aliases: Vec<(String, String)>,
+    pub(super) aliases: Vec<Alias>,
+}
+
+/// Another name of a model. What becomes of it is told once the agents are known.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Alias {
+    /// Where it stands.
+    pub(super) path: String,
+    /// The name, with its line.
+    pub(super) entry: Entry,
+    /// What it means.
+    pub(super) model: String,
 }
 
 const NO_LADDERS: &str = "ladders to another model are not built yet";
@@ -118,7 +129,14 @@ fn setting(path: &str, entry: &Entry, general: &mut General, account: &mut Accou
             }
             Err(rule) => note(Outcome::NotTaken, &format!("its value {rule}")),
         },
-        "routing_strategy" => note(Outcome::NotSupported, "several targets of one agent are not built yet"),
+        "routing_strategy" => match &entry.node.value {
+            Value::Text(strategy) if strategy == "simple-shuffle" => {
+                note(Outcome::Taken, "targets of one order are drawn by weight");
+            }
+            _ => {
+                note(Outcome::NotSupported, "targets are asked by order and drawn by weight, never by load or latency")
+            }
+        },
         "model_group_alias" => aliases(path, entry, general, account),
         _ => return false,
     }
@@ -133,8 +151,7 @@ fn aliases(path: &str, entry: &Entry, general: &mut General, account: &mut Accou
             account.note(&path, alias, Outcome::NotTaken, "names no model");
             continue;
         };
-        general.aliases.push((alias.key.clone(), model.clone()));
-        account.note(&path, alias, Outcome::NotSupported, "further names of an agent are not built yet");
+        general.aliases.push(Alias { path: path.clone(), entry: alias.clone(), model: model.clone() });
     }
 }
 

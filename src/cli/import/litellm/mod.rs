@@ -5,6 +5,8 @@ mod agents;
 mod deployment;
 mod general;
 mod importer;
+mod names;
+mod targets;
 mod vendor;
 
 pub(super) use importer::import;

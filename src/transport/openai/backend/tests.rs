@@ -12,9 +12,12 @@ use crate::{
     },
     runtime::ports::AttemptTimeouts,
     transport::{
-        client::ProviderOptions,
+        client::{KeyPlace, ProviderOptions},
         fake_server::{FakeServer, Step, answer, stream, stream_head},
-        openai::{probe::probe_models, settings::StreamUpstream},
+        openai::{
+            probe::probe_models,
+            settings::{ModelPath, OpenAiPaths, StreamUpstream},
+        },
         secret::Secret,
         test_attempt::{request, unwatched, watched},
     },
@@ -91,6 +94,27 @@ async fn what_is_sent() {
         sent.contains("authorization: Bearer sk-secret-1\r\n") && sent.contains("idempotency-key: run-1/draft/0/0\r\n")
     );
     assert!(!sent.contains("x-watertight-tenant"), "a vendor learns no tenants: {sent}");
+}
+
+/// The deployment stands in the path, the key in a header of its own, the version in the query: as examples/gateway/azure.toml says.
+#[tokio::test]
+async fn an_azure_deployment_is_asked_at_its_own_path() {
+    let server = FakeServer::start(vec![chat_answer("{\"a\": 1}")]).await;
+    let options = ProviderOptions {
+        key: Some(Secret::new("azure-key-1")),
+        key_place: KeyPlace::Header("api-key".to_owned()),
+        query: vec![("api-version".to_owned(), Secret::new("2024-10-21"))],
+        ..ProviderOptions::at(&server.base_url)
+    };
+    let paths =
+        OpenAiPaths { chat: ModelPath::new("/openai/deployments/{model}/chat/completions"), ..OpenAiPaths::default() };
+    let settings = OpenAiSettings { model: "my deployment/1".to_owned(), paths, ..settings() };
+    let agent = OpenAiAgent::try_new(Arc::new(ProviderClient::try_new(&options).unwrap()), settings).unwrap();
+    unwatched(&agent, &request(notes())).await.reply();
+    let sent = server.requests().concat();
+    let first = "POST /openai/deployments/my%20deployment%2F1/chat/completions?api-version=2024-10-21 HTTP/1.1\r\n";
+    assert!(sent.starts_with(first) && sent.contains("api-key: azure-key-1\r\n"), "{sent}");
+    assert!(!sent.to_ascii_lowercase().contains("authorization"), "{sent}");
 }
 
 #[tokio::test]
