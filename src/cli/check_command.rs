@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::{
     args::CheckArgs,
-    assemble::{Backends, further_of},
+    assemble::{Backends, bare, further_of},
     exit::Stop,
     project::Project,
     run_command::print,
@@ -51,7 +51,7 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     let backends = Backends::connect(&project, &settings)?;
     for agent in &settings.agents {
         backends.of(&project, &settings, agent)?;
-        further_of(&project, &settings, agent, &backends)?;
+        further_of(&project, &settings, agent, &backends, &bare)?;
     }
     if let (Some(agent), Some(input)) = (&args.call, &args.input) {
         return call(&project, &settings, &backends, agent, input, args.json).await;

@@ -63,7 +63,7 @@ async fn within(
     prompt: Option<String>,
 ) -> Result<Pair, Stop> {
     let (accepted, old) = stored(journal, &args.run).await?;
-    let builder = assemble::builder(project, settings, Some(journal.usage_log()))?;
+    let builder = assemble::builder(project, settings, Some(journal.usage_log()), &assemble::bare)?;
     let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, journal)? {
         builder = builder.captures(captures);
