@@ -280,12 +280,17 @@ fn entries_of_one_name_become_targets() {
         (&["openai/a, weight: 2", "openai/a, weight: 3"], &[]),
     ];
     for (entries, want) in cases {
-        let list: String =
-            entries.iter().map(|entry| format!("- {{model_name: m, litellm_params: {{model: {entry}}}}}\n")).collect();
+        let list: String = entries
+            .iter()
+            .map(|entry| format!("- {{model_name: m, litellm_params: {{model: {entry}}}}}\n"))
+            .collect::<Vec<_>>()
+            .concat();
         assert_eq!(targets(&proxy(&format!("model_list:\n{list}")), "m"), want, "{list}");
     }
-    let many: String =
-        (0..20).map(|n| format!("- {{model_name: m, litellm_params: {{model: openai/m{n}}}}}\n")).collect();
+    let many: String = (0..20)
+        .map(|n| format!("- {{model_name: m, litellm_params: {{model: openai/m{n}}}}}\n"))
+        .collect::<Vec<_>>()
+        .concat();
     let imported = proxy(&format!("model_list:\n{many}"));
     assert_eq!(targets(&imported, "m").len(), 16);
     says(&imported, 18, Outcome::NotTaken, "at most 16 targets");

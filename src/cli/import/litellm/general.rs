@@ -134,7 +134,7 @@ fn setting(path: &str, entry: &Entry, general: &mut General, account: &mut Accou
                 note(Outcome::Taken, "targets of one order are drawn by weight");
             }
             _ => {
-                note(Outcome::NotSupported, "targets are asked by order and drawn by weight, never by load or latency")
+                note(Outcome::NotSupported, "targets are asked by order and drawn by weight, never by load or latency");
             }
         },
         "model_group_alias" => aliases(path, entry, general, account),
