@@ -10,8 +10,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    process::{Running, command, watertight},
-    project::{folder, put, step, text},
+    process::{BOUND, Running, command, watertight},
+    project::{example, folder, put, step, text},
 };
 
 const CONFIG: &str = "[serve]\nlisten = '127.0.0.1:0'\n[capture]\nmode = 'all'\n[agents.write]\nprovider = 'local'\nmodel = 'qwen'\n[agents.judge]\nprovider = 'local'\nmodel = 'qwen'\n";
@@ -66,16 +66,51 @@ fn answer(mut stream: &TcpStream, body: &Value) {
 
 /// One request to the service, without keys.
 fn ask(address: &str, method: &str, path: &str, body: &str) -> Value {
+    send(address, method, path, "application/json", body.as_bytes())
+}
+
+fn send(address: &str, method: &str, path: &str, kind: &str, body: &[u8]) -> Value {
     let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: "
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n"
     );
-    stream.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
     let mut got = String::new();
     stream.read_to_string(&mut got).unwrap();
     let (_, body) = got.split_once("\r\n\r\n").unwrap();
     let json = &body[body.find('{').unwrap()..=body.rfind('}').unwrap()];
     serde_json::from_str(json).unwrap_or_else(|error| panic!("{error}: {got}"))
+}
+
+/// A service of this project, and where it listens.
+fn serve(root: &str) -> (Running, String) {
+    let mut service = Running::start(command(&["serve", root]));
+    service.wait_for("journal: ");
+    let said = service.said();
+    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    (service, address)
+}
+
+#[test]
+fn files_of_the_first_run_are_there_in_the_rerun() {
+    let workflow = "[workflow]\nname = 'facts'\noutput = 'steps.photos.output'\n[inputs]\nphotos = 'files'\n[[step]]\nid = 'photos'\nagent = 'photos'\nin = { photos = 'input.photos' }\n";
+    let project = folder(&[("workflow.toml", workflow), ("watertight.toml", "[serve]\nlisten = '127.0.0.1:0'\n")]);
+    let root = text(project.path());
+    let (service, address) = serve(root);
+    let photo = std::fs::read(example("input/photos/01-tumuli.jpg")).unwrap();
+    let file = send(&address, "POST", "/v1/files", "image/jpeg", &photo);
+    let input = json!({"workflow": "facts", "input": {"photos": [{"file_id": file["file_id"]}]}});
+    let begun = ask(&address, "POST", "/v1/runs", &input.to_string());
+    let id = begun["run_id"].as_str().unwrap_or_else(|| panic!("{begun:#} {file:#}")).to_owned();
+    let old = ask(&address, "GET", &format!("/v1/runs/{id}/result?wait=60"), "");
+    assert_eq!(old["output"]["photos"].as_array().map(Vec::len), Some(1), "{old:#}");
+    service.signal("TERM");
+    service.end().exits(0);
+    let both = watertight(&["rerun", &id, "--from", "photos", "--folder", root, "--json"]).exits(0).json();
+    assert_eq!(both["new"]["output"], old["output"]);
+    assert_eq!(step(&both["new"], "photos")["attempts"].as_array().map(Vec::len), Some(1), "it was done again");
 }
 
 #[test]
@@ -88,10 +123,7 @@ fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
         format!("[providers.local]\nkind = 'openai'\nmodel = 'qwen'\nbase_url = '{model}'\n{CONFIG}").as_bytes(),
     );
     let (root, prompt) = (text(project.path()), project.path().join("strict.md"));
-    let mut service = Running::start(command(&["serve", root]));
-    service.wait_for("journal: ");
-    let said = service.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let (service, address) = serve(root);
     let url = format!("http://{address}");
     let begun = ask(&address, "POST", "/v1/runs", r#"{"workflow":"two","input":{"notes":"산책"}}"#);
     let id = begun["run_id"].as_str().unwrap().to_owned();
@@ -117,7 +149,16 @@ fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
 
     // What was said is kept, with the prompt as it was filled, and whoever read it is told.
     let new_id = both["new"]["run_id"].as_str().unwrap();
-    let kept = ask(&address, "GET", &format!("/v1/runs/{new_id}/captures"), "");
+    let captures = || ask(&address, "GET", &format!("/v1/runs/{new_id}/captures"), "");
+    // The run does not wait for what is kept of it.
+    let began = std::time::Instant::now();
+    let kept = loop {
+        let kept = captures();
+        if kept["data"] != json!([]) || began.elapsed() > BOUND {
+            break kept;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
     let [capture] = &kept["data"].as_array().unwrap()[..] else { panic!("{kept:#}") };
     assert_eq!((capture["step"].as_str(), capture["agent"].as_str()), (Some("judge"), Some("judge")));
     assert_eq!(capture["prompt"]["body"]["messages"][0]["content"], "엄격하게: 긴 평");

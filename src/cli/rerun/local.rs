@@ -8,19 +8,20 @@ use crate::{
         args::{ProjectArgs, RerunArgs},
         assemble,
         exit::Stop,
+        file_reach::FileGiver,
         project::Project,
         run_command::follow,
         say::say,
-        storage::{self, journal_settings},
+        storage::{self, file_settings, journal_settings},
     },
-    journal::{journal::SqliteJournal, query::TenantScope},
+    journal::{files::store::FileStore, journal::SqliteJournal, query::TenantScope},
     model::run::RunRecord,
     runtime::{
         engine::Runtime,
         journal::{Journal, JournalError, RunAccepted},
         unix_clock::UnixClock,
     },
-    serve::{answer::failure::Failure, runs::accept::prompts_of},
+    serve::{access::signature::Signer, answer::failure::Failure, runs::accept::prompts_of},
     settings::load::Settings,
 };
 
@@ -63,7 +64,12 @@ async fn within(
     prompt: Option<String>,
 ) -> Result<Pair, Stop> {
     let (accepted, old) = stored(journal, &args.run).await?;
-    let builder = assemble::builder(project, settings, Some(journal.usage_log()), &assemble::bare)?;
+    // Its runs may name files. A URL leads to where the service would listen, so agents elsewhere find them only while one is there.
+    let files = Arc::new(FileStore::new(Arc::clone(journal), file_settings(settings)));
+    let signer = Signer::of_chance().map_err(Stop::usage)?;
+    let giver = FileGiver { settings, files, signer, address: settings.serve.listen };
+    let around = |agent: &_, backend| giver.around(agent, backend);
+    let builder = assemble::builder(project, settings, Some(journal.usage_log()), &around)?;
     let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, journal)? {
         builder = builder.captures(captures);
