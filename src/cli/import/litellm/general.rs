@@ -87,10 +87,7 @@ fn setting(path: &str, entry: &Entry, general: &mut General, account: &mut Accou
         "num_retries" => match whole(&entry.node) {
             Ok(retries) => {
                 general.retries = Some(retries);
-                note(
-                    Outcome::Taken,
-                    "retry.attempts_max of every agent without its own: one more, as the first counts",
-                );
+                note(Outcome::Taken, "retry.attempts_max of every agent without its own: one more, the first counts");
             }
             Err(rule) => note(Outcome::NotTaken, &format!("its value {rule}")),
         },
@@ -133,9 +130,7 @@ fn setting(path: &str, entry: &Entry, general: &mut General, account: &mut Accou
             Value::Text(strategy) if strategy == "simple-shuffle" => {
                 note(Outcome::Taken, "targets of one order are drawn by weight");
             }
-            _ => {
-                note(Outcome::NotSupported, "targets are asked by order and drawn by weight, never by load or latency");
-            }
+            _ => note(Outcome::NotSupported, "targets are drawn by order and weight, never by load or latency"),
         },
         "model_group_alias" => aliases(path, entry, general, account),
         _ => return false,
