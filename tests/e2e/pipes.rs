@@ -52,7 +52,8 @@ fn usage() {
         (&["agent"], 2, "<NAME>"),
         (&["agent", "draft", "--listen", "here"], 2, "--listen"),
         (&["check", MOMENTLY, "--call", "draft"], 2, "--input"),
-        (&["serve"], 2, "`serve` is not built yet"),
+        (&["serve", "nowhere"], 2, "nowhere is no folder"),
+        (&["rerun"], 2, "Usage: watertight rerun"),
         (&["replay", "log.jsonl", "--decisions"], 2, "`replay` is not built yet"),
         (&["drill"], 2, "not built yet"),
     ] {
