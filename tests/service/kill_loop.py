@@ -37,6 +37,10 @@ def settings(url):
     return f'[providers.scripted]\nkind = "http"\nbase_url = "{url}"\nslots = 64\n{agents}'
 
 
+# A request that was sent before a kill is read by its agent at most so much later, in seconds.
+READ_LATE_S = 0.2
+
+
 class Watch(threading.Thread):
     """Follows one run over every restart and keeps all of its events with the moment at which they were seen."""
 
@@ -148,8 +152,10 @@ def main():
                 repeated += 1
                 if later["at"] > seen_at.get(key, float("inf")):
                     faults.append(f"{key} was paid again after it was told as finished")
-                if not any(earlier["at"] <= kill <= later["at"] for kill in kills):
-                    faults.append(f"{key} was paid again without a kill between")
+                # What the killed process had sent may be read here a moment later: the agents are as busy as everybody.
+                if not any(earlier["at"] - READ_LATE_S <= kill <= later["at"] for kill in kills):
+                    since = earlier["at"] - max([kill for kill in kills if kill <= earlier["at"]], default=0)
+                    faults.append(f"{key} was paid again without a kill between, the first time {since:.3f} s after one")
         said = integrity(os.path.join(folder, options.journal))
         service.terminate()
         for fault in faults[:20]:
