@@ -29,8 +29,7 @@ use crate::{
     model::call_log::CallRecord,
     runtime::{
         journal::{Journal, JournalError},
-        ports::CallLog,
-        unix_clock::UnixClock,
+        ports::{CallLog, TokioClock},
     },
     serve::{
         access::{keys::KeyRing, signature::Signer},
@@ -235,7 +234,8 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
     let around = |agent: &_, backend| giver.around(agent, backend);
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
-    let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder =
+        builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }

@@ -22,7 +22,6 @@ pub mod pulse;
 pub mod relay;
 pub mod run_handle;
 pub mod settings;
-pub mod unix_clock;
 
 pub mod book;
 pub mod supervisor;

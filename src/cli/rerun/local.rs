@@ -19,7 +19,7 @@ use crate::{
     runtime::{
         engine::Runtime,
         journal::{Journal, JournalError, RunAccepted},
-        unix_clock::UnixClock,
+        ports::TokioClock,
     },
     serve::{access::signature::Signer, answer::failure::Failure, runs::accept::prompts_of},
     settings::load::Settings,
@@ -70,7 +70,8 @@ async fn within(
     let giver = FileGiver { settings, files, signer, address: settings.serve.listen };
     let around = |agent: &_, backend| giver.around(agent, backend);
     let builder = assemble::builder(project, settings, Some(journal.usage_log()), &around)?;
-    let mut builder = builder.clock(Arc::new(UnixClock::start())).journal(Arc::clone(journal) as Arc<dyn Journal>);
+    let mut builder =
+        builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(Arc::clone(journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, journal)? {
         builder = builder.captures(captures);
     }

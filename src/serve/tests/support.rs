@@ -25,8 +25,8 @@ use crate::{
     runtime::{
         engine::Runtime,
         function_agent::{AgentFailure, CallInfo, FunctionAgent},
+        ports::TokioClock,
         settings::{AgentSettings, ProviderSettings},
-        unix_clock::UnixClock,
     },
     serve::{
         access::{
@@ -143,7 +143,7 @@ impl World {
         let echo = |input: Value, _: CallInfo| async move { Ok::<_, AgentFailure>(input) };
         let hang = |_: Value, _: CallInfo| std::future::pending::<Result<Value, AgentFailure>>();
         let runtime = Runtime::builder()
-            .clock(Arc::new(UnixClock::start()))
+            .clock(Arc::new(TokioClock::since_unix_epoch()))
             .journal(Arc::clone(&journal) as Arc<dyn crate::runtime::journal::Journal>)
             .provider(ProviderSettings::new(name("here")))
             .agent(AgentSettings::new(name("echo"), name("here")), Arc::new(FunctionAgent::new(echo)))
