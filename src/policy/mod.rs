@@ -14,3 +14,4 @@ pub mod retry_settings;
 pub mod setting;
 pub mod slow;
 pub mod verdict;
+pub mod warmth;
