@@ -12,5 +12,6 @@ pub mod retry;
 pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
+pub mod shedding;
 pub mod slow;
 pub mod verdict;
