@@ -24,6 +24,7 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
@@ -198,7 +199,8 @@ impl RuntimeBuilder {
         let mut book = Book::default();
         let targets = assembly::lay_out(self.agents)?;
         let providers = assembly::make_providers(&self.providers, &targets, &mut book, chance)?;
-        let agents = assembly::make_agents(targets, &providers, &mut book, chance)?;
+        let models = Models::default();
+        let agents = assembly::make_agents(targets, &providers, &mut book, chance, &models)?;
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
@@ -209,6 +211,7 @@ impl RuntimeBuilder {
                 .map(|agent| (agent.settings.name.clone(), agent.index))
                 .collect(),
             agents,
+            models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

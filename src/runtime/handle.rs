@@ -17,6 +17,7 @@ use super::{
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
     supervisor::SupervisorMessage,
+    warming,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
@@ -160,7 +161,10 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now, held));
+        let lease = self
+            .pass_gates(id, now, parked, &mut passes)
+            .and_then(|()| warming::not_warming(&self.agent, now))
+            .and_then(|()| self.take_slots(now, held));
         match lease {
             Ok(lease) => {
                 passes.announce(shared, now);

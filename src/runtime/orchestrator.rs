@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    metric, run_call,
+    metric, probing, run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::{RunTable, Waiting},
@@ -36,6 +36,8 @@ pub(crate) enum OrchestratorMessage {
     Wake(Arc<RunCell>),
     /// A gate shows something else.
     GateChanged(BreakerId),
+    /// The model of these agents is being warmed up no longer.
+    Warmed(BTreeSet<Name>),
     /// A slot is free, and somebody waited for one.
     SlotFreed,
     /// Show that it turns.
@@ -81,6 +83,7 @@ impl Actor for OrchestratorActor {
         match message {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
+            OrchestratorMessage::Warmed(agents) => self.tell_those_behind(&agents),
             OrchestratorMessage::SlotFreed => self.serve_line(),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             // Who asked may have stopped waiting.
@@ -168,8 +171,14 @@ impl OrchestratorActor {
         let now = self.shared.now();
         let gates = LiveGates { shared: &self.shared };
         match told {
-            Told::Start => inner.plan.start(now, &gates),
-            Told::Resumed(open) => inner.plan.resume(now, &gates, &open),
+            Told::Start => {
+                probing::prewarm(&self.shared, &inner.plan);
+                inner.plan.start(now, &gates)
+            }
+            Told::Resumed(open) => {
+                probing::prewarm(&self.shared, &inner.plan);
+                inner.plan.resume(now, &gates, &open)
+            }
             Told::Released(key) => inner.plan.release(key, now, &gates),
             Told::Durable | Told::Broken(_) => Vec::new(),
             Told::Replied(key, result) => {
@@ -367,15 +376,19 @@ impl OrchestratorActor {
         // Before any run is told: whatever begins while they are told is news of its own.
         let generation = guard.gate.generation();
         // An agent with several targets behind one gate is told once.
-        let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
-        // Trials are few.
+        let names = behind.iter().map(|agent| agent.settings.name.clone()).collect();
+        self.tell_those_behind(&names);
+        guard.gate.offered(generation);
+    }
+
+    /// Tells every run that what stood in front of these agents may be different now; the oldest first: trials and slots are few.
+    fn tell_those_behind(&self, agents: &BTreeSet<Name>) {
         for run in self.oldest_first() {
-            for agent in &names {
-                run.tell(Told::GateChanged((*agent).clone()));
+            for agent in agents {
+                run.tell(Told::GateChanged(agent.clone()));
             }
             self.turn(&run);
         }
-        guard.gate.offered(generation);
     }
 
     fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {

@@ -18,6 +18,7 @@ use super::{
     reader::Reader,
     report::Report,
     targets::{ALONE, Target},
+    warmth::{Askable, fit_probe, read_warmth},
 };
 
 /// Calls in flight at once, unless configured.
@@ -38,7 +39,7 @@ pub(crate) const MODEL_NAMES_MAX: usize = 64;
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 256;
 
 /// Keys of agents that later versions know.
-const LATER: [&str; 14] = [
+const LATER: [&str; 11] = [
     "adaptive",
     "budget",
     "effects",
@@ -46,13 +47,10 @@ const LATER: [&str; 14] = [
     "fallbacks",
     "ladder",
     "max_wait",
-    "prewarm",
     "price",
-    "probe",
     "requests_per_minute",
     "tokens_per_minute",
     "volume_guard",
-    "warmup_timeout",
 ];
 
 /// An agent as configured.
@@ -104,7 +102,8 @@ pub(super) fn read_agent(
     reader.explain("slots", slots.to_string());
     let timeouts = read_timeouts(&mut reader, kind, around.provider.connect_timeout);
     let slow_by = read_slow_by(&mut reader, kind);
-    let breaker = read_agent_breaker(&mut reader, slow_by, &timeouts);
+    let askable = askable(&reader, kind);
+    let breaker = read_agent_breaker(&mut reader, slow_by, &timeouts, askable);
     let retry = read_retry(reader.table("retry"));
     let restart = read_restart(reader.table("restart"));
     let model = read_model_name(&mut reader, kind, around.provider);
@@ -122,9 +121,10 @@ pub(super) fn read_agent(
         }
     };
     let model_names = read_model_names(&mut reader, kind);
+    let warmth = read_warmth(&mut reader, kind, around.provider.warmth);
     reader.finish(&LATER);
-    let settings =
-        AgentSettings { name: name.clone(), provider, model, slots, timeouts, slow_by, breaker, retry, restart };
+    let name = name.clone();
+    let settings = AgentSettings { name, provider, model, slots, timeouts, slow_by, breaker, retry, restart, warmth };
     Agent { settings, backend, description, rank: ALONE, targets: Vec::new(), model_names }
 }
 
@@ -219,12 +219,26 @@ fn pace_min(reader: &mut Reader<'_, '_>) -> f64 {
     PACE_MIN
 }
 
+/// How an agent can be tried while it is half-open: a service only where its `health` path is known.
+fn askable(reader: &Reader<'_, '_>, kind: Kind) -> Askable {
+    match Askable::of_provider(kind) {
+        Askable::Health if !reader.is_given("health") => Askable::No,
+        askable => askable,
+    }
+}
+
 /// Reads the breaker, and refuses a threshold of slowness that no attempt could ever reach.
-fn read_agent_breaker(reader: &mut Reader<'_, '_>, slow_by: SlowBy, timeouts: &Timeouts) -> BreakerSettings {
+fn read_agent_breaker(
+    reader: &mut Reader<'_, '_>,
+    slow_by: SlowBy,
+    timeouts: &Timeouts,
+    askable: Askable,
+) -> BreakerSettings {
     let mut table = reader.table("breaker");
     let is_written = table.is_given("slow_call");
     let slow_call = table.problem("slow_call", "");
-    let breaker = read_breaker(table.reborrow(), &BreakerSettings::default());
+    let mut breaker = read_breaker(table.reborrow(), &BreakerSettings::default());
+    fit_probe(&mut table, askable, &mut breaker);
     let bound = match slow_by {
         SlowBy::Total => attempt_bound(timeouts),
         SlowBy::FirstToken | SlowBy::Pace(_) => {

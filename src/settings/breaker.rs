@@ -6,7 +6,7 @@ use crate::{
     model::duration,
     policy::{
         backoff::Backoff,
-        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, WindowKind},
+        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, WindowKind},
         retry_settings::RetrySettings,
         setting::InvalidSetting,
     },
@@ -70,8 +70,13 @@ pub(super) fn read_breaker(mut reader: Reader<'_, '_>, defaults: &BreakerSetting
             ],
             &[],
         ),
+        probe: reader.choice(
+            "probe",
+            defaults.probe,
+            &[("off", Probe::Off), ("health", Probe::Health), ("request", Probe::Request)],
+            &[],
+        ),
     };
-    reader.choice("probe", (), &[("off", ())], &["health", "request"]);
     // Rules between keys are only asked once each key for itself is right: else one slip would be told three times.
     if reader.report.problems.len() == broken_before {
         refuse_all(&mut reader, &breaker.check());

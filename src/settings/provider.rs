@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use crate::{
     model::name::Name,
     policy::breaker::settings::BreakerSettings,
-    runtime::settings::{ProviderSettings, SLOTS_MAX},
+    runtime::settings::{ProviderSettings, SLOTS_MAX, WarmthSettings},
 };
 
 use super::{
@@ -18,24 +18,15 @@ use super::{
     problem::Origin,
     reader::Reader,
     report::Report,
+    warmth::{Askable, fit_probe, read_loaded_models, read_warmth},
 };
 
 /// To a connection, unless configured.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keys of providers that later versions know.
-const LATER: [&str; 10] = [
-    "keys",
-    "max_wait",
-    "prewarm",
-    "price",
-    "prices",
-    "region",
-    "regions",
-    "requests_per_minute",
-    "targets",
-    "tokens_per_minute",
-];
+const LATER: [&str; 9] =
+    ["keys", "max_wait", "price", "prices", "region", "regions", "requests_per_minute", "targets", "tokens_per_minute"];
 
 /// Keys that only mean something over a network.
 const NETWORK_KEYS: [&str; 12] = [
@@ -139,6 +130,8 @@ pub(super) struct ReadProvider {
     /// The model of its agents that name none.
     pub(super) model: Option<(String, Origin)>,
     pub(super) connect_timeout: Duration,
+    /// How its agents' models are warmed up, where they do not say otherwise.
+    pub(super) warmth: WarmthSettings,
     /// What it is, also where its backend could not be made; `None` where the configuration does not say.
     pub(super) kind: Option<Kind>,
     pub(super) flavor: Flavor,
@@ -180,7 +173,14 @@ pub(super) fn read_provider(
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, flavor);
     let guaranteed = read_guaranteed(&mut reader);
-    let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
+    let breaker = {
+        let mut table = reader.table("breaker");
+        let mut breaker = read_breaker(table.reborrow(), &BreakerSettings::provider_default());
+        fit_probe(&mut table, Askable::of_provider(kind), &mut breaker);
+        breaker
+    };
+    let warmth = read_warmth(&mut reader, kind, WarmthSettings::default());
+    let loaded_models = read_loaded_models(&mut reader, kind, flavor);
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
         Kind::Http | Kind::OpenAi => reader.duration("connect_timeout", CONNECT_TIMEOUT),
@@ -201,13 +201,14 @@ pub(super) fn read_provider(
         }
         _ => None,
     };
-    let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
+    let settings = ProviderSettings { name, slots, guaranteed, breaker, key, loaded_models };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
     ReadProvider {
         provider: Provider { settings, backend },
         model,
         connect_timeout,
+        warmth,
         kind: known_kind,
         flavor,
         is_sound,

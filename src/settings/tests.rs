@@ -667,7 +667,10 @@ fn each_slip_is_named() {
         // What later versions know.
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
-        (breaker("probe = 'health'"), "agents.draft.breaker.probe = \"health\": is not built yet; built: off"),
+        (
+            breaker("probe = 'health'"),
+            "agents.draft.breaker.probe = \"health\": must be \"off\": there is no `health` path to ask",
+        ),
         ("[features.chat]\n\nslots = 20".to_owned(), "features.chat.slots = 20: is not built yet"),
         ("[tiers.free]\n\nmax_wait = '2s'".to_owned(), "tiers.free.max_wait = \"2s\": is not built yet"),
         ("[volume_guard]\n\ncalls_per_hour = 0".to_owned(), "volume_guard.calls_per_hour = 0: is not built yet"),
