@@ -13,4 +13,5 @@ pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
 pub mod slow;
+pub mod tokens;
 pub mod verdict;
