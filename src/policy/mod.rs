@@ -7,6 +7,7 @@ pub mod bulkhead;
 pub mod capture;
 pub mod chance;
 pub mod fallback;
+pub mod ladder;
 pub mod restart;
 pub mod retry;
 pub mod retry_after;
