@@ -11,10 +11,7 @@ fn name(text: &str) -> Name {
 
 fn ladder(rungs: &[Rung], lighter: &[&str]) -> Ladder {
     let target = |agent: &&str| LighterTarget { agent: name(agent), context_tokens: None };
-    Ladder {
-        rungs: rungs.iter().copied().map(RungRule::of).collect(),
-        lighter: lighter.iter().map(target).collect(),
-    }
+    Ladder { rungs: rungs.iter().copied().map(RungRule::of).collect(), lighter: lighter.iter().map(target).collect() }
 }
 
 fn place(cause: Cause) -> Failure {
