@@ -13,5 +13,7 @@ pub mod retry;
 pub mod retry_after;
 pub mod retry_settings;
 pub mod setting;
+pub mod shedding;
 pub mod slow;
 pub mod verdict;
+pub mod warmth;

@@ -15,6 +15,7 @@ use watertight::{
         journal::{DeadCause, Idempotency, Journal as _, OriginKind, RunOwner},
         ports::{Clock, TokioClock},
         run_handle::RunHandle,
+        supervisor::BreakerAct,
     },
     workflow::{checked::Workflow, plan::why::Why},
 };
@@ -418,4 +419,60 @@ async fn of_runs_that_are_over_few_stay_in_memory() {
     }
     assert!(node.runtime.run(first.id()).is_none());
     assert!(Handle(node.journal.clone()).record(first.id()).await.unwrap().is_some());
+}
+
+/// Lets time pass until it holds; a test that waits in vain fails.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// A turn that asks for a call and says nothing waits for what was said before, and must hear of it.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_an_earlier_batch_is_made_once_that_is_durable() {
+    let (backends, clock) = (backends(&Answer::Good), clock());
+    backends[0].now(Answer::Hang);
+    let node = node(FakeJournal::new(s(1)), clock, &backends).await;
+    let text = chain_text(&["a"]) + "[[step]]\nid = \"b\"\nagent = \"b\"\n";
+    let run = node.accept(&workflow("", &text)).await;
+    settle().await;
+    // Both have begun and wait for the disk; the gate of one closes meanwhile.
+    node.runtime.act("agent:b", BreakerAct::ForceOpen).unwrap();
+    until("a is called", || backends[0].count() == 1).await;
+    assert_eq!(backends[1].count(), 0);
+    // Its refusal is on the way to the disk when its gate opens again.
+    node.runtime.act("agent:b", BreakerAct::Reset).unwrap();
+    tokio::time::sleep(s(20)).await;
+    assert_eq!(backends[1].count(), 1, "{:?}", run.why());
+}
+
+/// The same where what was said before is a piece of another step's content.
+#[tokio::test(start_paused = true)]
+async fn a_step_joins_the_line_while_another_one_talks() {
+    let talks = (0..200).fold(Answer::Good, |then, _| Answer::Content(Box::new(then.after(ms(500)))));
+    let backends =
+        [Scripted::always(talks), Scripted::always(Answer::Good.after(s(30))), Scripted::always(Answer::Good)];
+    let mut streams = alone("a", 10);
+    streams.timeouts.first_token = Some(s(60));
+    streams.timeouts.attempt = Some(s(300));
+    streams.timeouts.call = s(300);
+    let journal = FakeJournal::new(s(1));
+    let mut builder = builder().clock(clock()).journal(Arc::new(Handle(journal)));
+    for (settings, backend) in [streams, alone("b", 1), alone("c", 1)].into_iter().zip(&backends) {
+        builder = builder.provider(provider(settings.provider.as_str())).agent(settings, backend.clone());
+    }
+    let runtime = builder.start().await.unwrap();
+    let first = runtime.accept_run(new(&chain(&["b"]))).await.unwrap().handle.unwrap();
+    until("the slot is taken", || backends[1].count() == 1).await;
+    let text = chain_text(&["a"])
+        + "[[step]]\nid = \"c\"\nagent = \"c\"\n[[step]]\nid = \"b\"\nagent = \"b\"\nneeds = [\"c\"]\n";
+    let second = runtime.accept_run(new(&workflow("", &text))).await.unwrap().handle.unwrap();
+    assert_eq!(end(&first).await.status, RunStatus::Completed);
+    tokio::time::sleep(s(1)).await;
+    assert_eq!(backends[1].count(), 2, "{:?}", second.why());
 }
