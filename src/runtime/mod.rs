@@ -9,6 +9,7 @@ pub mod builder;
 pub mod call;
 pub mod capture;
 pub mod dead_letters;
+pub mod deferred;
 pub mod engine;
 pub mod function_agent;
 pub mod guard_layer;
