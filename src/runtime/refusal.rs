@@ -223,7 +223,7 @@ fn outward_code(ending: &Ending) -> ErrorCode {
         Ending::Restarted => ErrorCode::AgentRestarted,
         // Refusals of the runtime have their own shape (see `Refusal`): as the end of an attempt only an adapter gives it, for a
         // service that is not up yet.
-        Ending::OwnRefusal => ErrorCode::AgentWarming,
+        Ending::OwnRefusal | Ending::Loading => ErrorCode::AgentWarming,
         Ending::Success | Ending::Internal => ErrorCode::Internal,
     }
 }
@@ -278,6 +278,7 @@ mod tests {
             (Ending::Cancelled { slow_without_content: true }, ("CANCELLED", 499, false)),
             (Ending::DeadlineCut, ("DEADLINE_EXCEEDED", 504, false)),
             (Ending::OwnRefusal, ("AGENT_WARMING", 503, true)),
+            (Ending::Loading, ("AGENT_WARMING", 503, true)),
             (Ending::Restarted, ("AGENT_RESTARTED", 503, true)),
             (Ending::Internal, ("INTERNAL", 500, false)),
         ] {

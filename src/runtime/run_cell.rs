@@ -14,6 +14,7 @@ use super::{
     call::{CallContext, CallError, CallReply},
     core::{Shared, lock},
     journal::{Entry, RunOwner},
+    orchestrator::OrchestratorMessage,
     parked::ParkedAt,
     run_log::{RunLog, Sender},
     run_table::RunTable,
@@ -185,21 +186,23 @@ impl RunCell {
     }
 
     /// Hands over what was said beside a turn.
-    pub(crate) fn send_beside(self: &Arc<Self>, runs: &Arc<RunTable>) {
+    pub(crate) fn send_beside(self: &Arc<Self>, shared: &Arc<Shared>, runs: &Arc<RunTable>) {
         if self.is_journaled() {
-            self.send(runs, Sender::Beside, None, || {});
+            self.send(shared, runs, Sender::Beside, None, || {});
         }
     }
 
-    /// Hands over what was said, with what is done when it is durable. The number of the batch to wait for.
+    /// Hands over what was said, with what is done when it is durable, besides telling the orchestrator where a turn waits for it. The
+    /// number of the batch to wait for.
     pub(crate) fn send(
         self: &Arc<Self>,
+        shared: &Arc<Shared>,
         runs: &Arc<RunTable>,
         sender: Sender,
         said: Option<&mut Vec<EndKey>>,
         then: impl FnOnce() + Send + 'static,
     ) -> u64 {
-        let (run, runs) = (Arc::clone(self), Arc::clone(runs));
+        let (run, shared, runs) = (Arc::clone(self), Arc::clone(shared), Arc::clone(runs));
         self.log.send(sender, |batch| {
             if let Some(said) = said {
                 lock(&self.unwritten).extend(said.drain(..).map(|end| (batch.number, end)));
@@ -208,8 +211,12 @@ impl RunCell {
             Box::new(move || {
                 fence.pass();
                 lock(&run.unwritten).retain(|(number, _)| *number > batch.number);
-                run.log.became_durable(&batch);
+                let is_awaited = run.log.became_durable(&batch);
                 then();
+                if is_awaited && run.final_record().is_none() {
+                    run.tell(Told::Durable);
+                    shared.orchestrator.cast(OrchestratorMessage::Wake(run));
+                }
             })
         })
     }

@@ -7,10 +7,10 @@ use super::{
     core::lock,
     journal::{DeadCause, DeadLetter, Entry},
     metric,
-    orchestrator::{OrchestratorActor, OrchestratorMessage},
+    orchestrator::OrchestratorActor,
     parked::ParkedAt,
     run_call,
-    run_cell::{Deferred, RunCell, RunInner, Told},
+    run_cell::{Deferred, RunCell, RunInner},
     run_log::Sender,
     run_table::RunTable,
 };
@@ -63,16 +63,13 @@ impl OrchestratorActor {
 
     fn send_turn(&self, run: &Arc<RunCell>, inner: &mut RunInner) {
         let has_work = inner.deferred.iter().any(|deferred| deferred.batch.is_none());
-        let (shared, cell) = (Arc::clone(&self.shared), Arc::clone(run));
-        let runs = Arc::clone(&self.runs);
+        let (cell, runs) = (Arc::clone(run), Arc::clone(&self.runs));
         let last = inner.last.clone();
         let mut said = std::mem::take(&mut inner.said);
-        let batch = run.send(&self.runs, Sender::Turn, Some(&mut said), move || {
+        let sender = if has_work { Sender::TurnThatWaits } else { Sender::Turn };
+        let batch = run.send(&self.shared, &self.runs, sender, Some(&mut said), move || {
             if let Some(record) = last {
                 conclude(&runs, &cell, record);
-            } else if has_work {
-                cell.tell(Told::Durable);
-                shared.orchestrator.cast(OrchestratorMessage::Wake(cell));
             }
         });
         for deferred in &mut inner.deferred {
