@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
 };
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
