@@ -9,7 +9,9 @@ use crate::model::facts::Ending;
 pub enum Elsewhere {
     /// The place, the key or the model failed: another one may do better.
     May(Reason),
-    /// The request itself is at fault, its caller is gone or out of time, or part of the answer is out already.
+    /// None may, as time is up; but nothing of an answer is out, so that something else may stand in.
+    Later,
+    /// The request itself is at fault, its caller is gone, or part of the answer is out already.
     MayNot,
 }
 
@@ -93,7 +95,7 @@ pub enum Content {
 
 /// The table of reasons. It reads the fact, never a verdict: a refused key counts nowhere as a failure and still sends a call on.
 pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
-    use Elsewhere::{May, MayNot};
+    use Elsewhere::{Later, May, MayNot};
     if content == Content::Passed {
         return MayNot;
     }
@@ -117,9 +119,8 @@ pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
             400..=499 => MayNot,
             _ => May(Reason::ServerError),
         },
-        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
-            MayNot
-        }
+        Ending::DeadlineCut => Later,
+        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::Internal => MayNot,
     }
 }
 
@@ -225,7 +226,7 @@ mod tests {
             (of_content(false), MayNot),
             (Ending::CallerShape, MayNot),
             (Ending::Cancelled { slow_without_content: true }, MayNot),
-            (Ending::DeadlineCut, MayNot),
+            (Ending::DeadlineCut, Elsewhere::Later),
             (Ending::Internal, MayNot),
             (Ending::Success, MayNot),
         ] {

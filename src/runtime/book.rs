@@ -10,7 +10,6 @@ use super::{
     gate::Gate,
     metric,
     permit::{GatePass, Passes},
-    probing::Probing,
     supervisor::Facts,
 };
 use crate::{
@@ -18,7 +17,6 @@ use crate::{
     policy::{
         breaker::{
             machine::Breaker,
-            settings::Probe,
             state::{Effect, Outcome, Pass, PassKind, Reason, Snapshot, StateName, Transition},
             window::Source,
         },
@@ -120,18 +118,8 @@ impl Book {
         self.entries.get(id.0).map(|entry| entry.breaker.snapshot())
     }
 
-    /// What is to be tried, if this breaker is half-open and asks for it.
-    pub(crate) fn probing(&self, id: BreakerId) -> Option<Probing> {
-        let Entry { name, breaker, .. } = self.entries.get(id.0)?;
-        let settings = breaker.settings();
-        let is_asked = breaker.state() == StateName::HalfOpen && settings.probe != Probe::Off;
-        is_asked.then(|| Probing {
-            breaker: id,
-            name: Arc::clone(name),
-            generation: breaker.generation(),
-            probe: settings.probe,
-            every: settings.open,
-        })
+    pub(crate) fn entry(&self, id: BreakerId) -> Option<&Entry> {
+        self.entries.get(id.0)
     }
 
     /// The breaker of this name.

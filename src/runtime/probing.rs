@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use metrics::Label;
 
 use super::{
+    book::Entry,
     call::CallContext,
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
@@ -45,12 +46,12 @@ pub(crate) fn prewarm(shared: &Shared, plan: &RunPlan) {
 pub(crate) fn warm_ahead(shared: &Arc<Shared>, agents: &[usize]) {
     let mut places = Vec::new();
     let mut wanted = Vec::new();
-    for agent in agents.iter().filter_map(|index| shared.agents.get(*index)) {
+    for agent in agents.iter().filter_map(|index| shared.at(*index)) {
         let keeps_one = agent.provider.settings.loaded_models.at_most() == Some(1);
         let is_taken = keeps_one && places.contains(&agent.settings.provider);
         if !is_taken {
             places.push(agent.settings.provider.clone());
-            wanted.push(Arc::clone(agent));
+            wanted.push(agent);
         }
     }
     let shared = Arc::clone(shared);
@@ -79,27 +80,40 @@ async fn warm_one(shared: &Arc<Shared>, agent: &Arc<AgentCore>) {
 
 /// A breaker may have turned half-open: if it asks for it, it is tried, once now, and then every open time until it is decided.
 pub(crate) fn follow(shared: &Arc<Shared>, breaker: BreakerId) {
-    let Some(probing) = lock(&shared.book).probing(breaker) else { return };
+    let probing = lock(&shared.book).entry(breaker).and_then(|entry| Probing::of(breaker, entry));
+    let Some(probing) = probing else { return };
     let shared = Arc::clone(shared);
     let tracker = shared.tracker.clone();
     tracker.spawn(async move { probing.repeat(&shared).await });
 }
 
 /// One half-open state that is tried. It ends with its generation.
-pub(crate) struct Probing {
-    pub(crate) breaker: BreakerId,
-    pub(crate) name: Arc<str>,
-    pub(crate) generation: u32,
-    pub(crate) probe: Probe,
-    pub(crate) every: Duration,
+struct Probing {
+    breaker: BreakerId,
+    name: Arc<str>,
+    generation: u32,
+    probe: Probe,
+    every: Duration,
 }
 
 impl Probing {
+    /// What is to be tried, if this breaker is half-open and asks for it.
+    fn of(breaker: BreakerId, entry: &Entry) -> Option<Self> {
+        let settings = entry.breaker.settings();
+        let is_asked = entry.breaker.state() == StateName::HalfOpen && settings.probe != Probe::Off;
+        is_asked.then(|| Self {
+            breaker,
+            name: Arc::clone(&entry.name),
+            generation: entry.breaker.generation(),
+            probe: settings.probe,
+            every: settings.open,
+        })
+    }
+
     async fn repeat(&self, shared: &Arc<Shared>) {
         let mut turn = 0;
         while !shared.stopping.is_cancelled() && self.is_undecided(shared) {
-            let behind: Vec<_> = shared.agents.iter().filter(|agent| agent.guard_of(self.breaker).is_some()).collect();
-            let Some(agent) = behind.get(turn % behind.len().max(1)).map(|agent| Arc::clone(agent)) else { return };
+            let Some(agent) = self.agent(shared, turn) else { return };
             self.take(shared, &agent).await;
             turn += 1;
             tokio::select! {
@@ -107,6 +121,13 @@ impl Probing {
                 () = shared.stopping.cancelled() => return,
             }
         }
+    }
+
+    /// The agents behind the breaker take turns.
+    fn agent(&self, shared: &Shared, turn: usize) -> Option<Arc<AgentCore>> {
+        let table = shared.agents();
+        let behind: Vec<_> = table.agents.iter().filter(|agent| agent.guard_of(self.breaker).is_some()).collect();
+        behind.get(turn % behind.len().max(1)).map(|agent| Arc::clone(agent))
     }
 
     fn is_undecided(&self, shared: &Shared) -> bool {

@@ -326,7 +326,7 @@ impl Drop for WarmingUp {
 /// The agents that use a model.
 fn users_of(shared: &Shared, model: &Arc<ModelCore>) -> BTreeSet<Name> {
     let uses = |agent: &&Arc<AgentCore>| agent.model.as_ref().is_some_and(|own| Arc::ptr_eq(own, model));
-    shared.agents.iter().filter(uses).map(|agent| agent.settings.name.clone()).collect()
+    shared.agents().agents.iter().filter(uses).map(|agent| agent.settings.name.clone()).collect()
 }
 
 /// Asks until the server has loaded its model, or fails in another way than by still loading it.

@@ -18,6 +18,9 @@ use super::reader::Reader;
 /// The most restarts that still count as normal.
 pub(super) const RESTARTS_MAX: u64 = 1_000;
 
+/// How a half-open breaker can be tried.
+const PROBES: [(&str, Probe); 3] = [("off", Probe::Off), ("health", Probe::Health), ("request", Probe::Request)];
+
 /// Which key a broken rule is about as well: blamed where the key itself was left at its default.
 const RELATED: [(&str, &str); 4] =
     [("calls_min", "window_calls"), ("trials", "window_calls"), ("open_max", "open"), ("backoff_max", "backoff")];
@@ -70,12 +73,7 @@ pub(super) fn read_breaker(mut reader: Reader<'_, '_>, defaults: &BreakerSetting
             ],
             &[],
         ),
-        probe: reader.choice(
-            "probe",
-            defaults.probe,
-            &[("off", Probe::Off), ("health", Probe::Health), ("request", Probe::Request)],
-            &[],
-        ),
+        probe: reader.choice("probe", defaults.probe, &PROBES, &[]),
     };
     // Rules between keys are only asked once each key for itself is right: else one slip would be told three times.
     if reader.report.problems.len() == broken_before {

@@ -179,7 +179,7 @@ async fn failures() {
         (
             answer(503, "", r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#),
             0,
-            Err(Ending::status(503)),
+            Err(Ending::Loading),
         ),
         (answer(400, "", overflow), 0, Err(too_long)),
         (answer(200, "", r#"{"error":{"code":"server_error","message":"busy"}}"#), 0, Err(Ending::status(502))),
