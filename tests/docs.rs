@@ -313,6 +313,7 @@ fn endings(outcome: &str) -> Vec<Ending> {
         "our timeout" => timeouts.map(|timeout| Ending::Timeout { timeout }).to_vec(),
         "stream cut without an end" => vec![Ending::StreamCut],
         "bad reply" => vec![Ending::BadReply],
+        "model loaded or put away, no answer" => vec![Ending::NoDraft],
         "any 5xx" => [None, Some(true), Some(false)]
             .into_iter()
             .flat_map(|retryable| (500..=599).map(move |code| status(code, retryable)))
