@@ -60,7 +60,7 @@ impl Line {
         };
         let (content, thinking) = (text("content"), text("thinking"));
         let tool_calls = match message.remove("tool_calls") {
-            Some(Value::Array(calls)) => calls.into_iter().filter_map(tool_call).collect(),
+            Some(Value::Array(calls)) => calls.iter().filter_map(tool_call).collect(),
             _ => Vec::new(),
         };
         Self { content, thinking, tool_calls, logprobs, done: reason, prompt_tokens, output_tokens }
@@ -72,7 +72,7 @@ impl Line {
     }
 }
 
-fn tool_call(call: Value) -> Option<ToolCall> {
+fn tool_call(call: &Value) -> Option<ToolCall> {
     let id = call.get("id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
     let function = call.get("function")?;
     let name = function.get("name").and_then(Value::as_str)?.to_owned();

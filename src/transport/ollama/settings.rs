@@ -11,7 +11,7 @@ pub const NUM_CTX: u64 = 8_192;
 /// The fewest tokens of context: less holds no prompt.
 pub const NUM_CTX_MIN: u64 = 128;
 /// The most tokens of context.
-pub const NUM_CTX_MAX: u64 = 10_000_000;
+pub const NUM_CTX_MAX: u64 = 100_000_000;
 /// How long a model stays loaded after its last request, unless configured.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(5 * 60);
 

@@ -1,3 +1,5 @@
+//! The request of an own agent: what it always says, what is refused before it.
+
 use serde_json::json;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Lines as answers: the cases of the traps, endings, errors under a good status.
+
 use proptest::prelude::*;
 use serde_json::json;
 

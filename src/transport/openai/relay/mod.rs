@@ -6,7 +6,7 @@
 pub(super) mod exchange;
 
 mod assemble;
-pub(in crate::transport) mod frame;
-pub(in crate::transport) mod request;
-pub(in crate::transport) mod way_out;
+pub(crate) mod frame;
+pub(crate) mod request;
+pub(crate) mod way_out;
 mod whole;
