@@ -26,6 +26,7 @@ pub fn is_retryable(ending: &Ending) -> bool {
         | Ending::NoDraft
         | Ending::StreamCut
         | Ending::Restarted
+        | Ending::Loading
         | Ending::OwnRefusal => true,
     }
 }

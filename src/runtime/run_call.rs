@@ -77,7 +77,7 @@ pub(crate) fn start(
             data["index"] = json!(key.index);
             data["iteration"] = json!(key.iteration);
             run.append(&shared, kind, Some(step.clone()), data);
-            run.send_beside(&runs);
+            run.send_beside(&shared, &runs);
         });
         tokio::select! {
             biased;

@@ -14,12 +14,14 @@ use super::{
     call::{CallContext, CallError, CallReply},
     core::{Shared, lock},
     journal::{Entry, RunOwner},
+    orchestrator::OrchestratorMessage,
     parked::ParkedAt,
     run_log::{RunLog, Sender},
     run_table::RunTable,
 };
 use crate::{
     model::{
+        clock::Timestamp,
         ended::Ended,
         event::{Event, EventType},
         name::Name,
@@ -60,7 +62,9 @@ pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// Older runs have smaller numbers.
     pub(crate) number: u64,
-    pub(crate) class: u8,
+    /// Since when it is asked for.
+    pub(crate) since: Timestamp,
+    pub(crate) class: u16,
     pub(crate) context: CallContext,
     pub(crate) owner: RunOwner,
     /// Prompts that replace an agent's own.
@@ -71,7 +75,8 @@ pub(crate) struct RunFacts {
 pub(crate) struct RunCell {
     pub(crate) id: String,
     pub(crate) number: u64,
-    pub(crate) class: u8,
+    pub(crate) since: Timestamp,
+    pub(crate) class: u16,
     pub(crate) context: CallContext,
     pub(crate) owner: RunOwner,
     pub(crate) prompts: BTreeMap<String, Arc<str>>,
@@ -128,11 +133,12 @@ pub(crate) struct Deferred {
 
 impl RunCell {
     pub(crate) fn new(facts: RunFacts, ended: CancellationToken, plan: RunPlan, log: RunLog, first: Told) -> Self {
-        let RunFacts { id, number, class, context, owner, prompts } = facts;
+        let RunFacts { id, number, since, class, context, owner, prompts } = facts;
         let (deferred, said) = (VecDeque::new(), Vec::new());
         Self {
             id,
             number,
+            since,
             class,
             context,
             owner,
@@ -180,21 +186,23 @@ impl RunCell {
     }
 
     /// Hands over what was said beside a turn.
-    pub(crate) fn send_beside(self: &Arc<Self>, runs: &Arc<RunTable>) {
+    pub(crate) fn send_beside(self: &Arc<Self>, shared: &Arc<Shared>, runs: &Arc<RunTable>) {
         if self.is_journaled() {
-            self.send(runs, Sender::Beside, None, || {});
+            self.send(shared, runs, Sender::Beside, None, || {});
         }
     }
 
-    /// Hands over what was said, with what is done when it is durable. The number of the batch to wait for.
+    /// Hands over what was said, with what is done when it is durable, besides telling the orchestrator where a turn waits for it. The
+    /// number of the batch to wait for.
     pub(crate) fn send(
         self: &Arc<Self>,
+        shared: &Arc<Shared>,
         runs: &Arc<RunTable>,
         sender: Sender,
         said: Option<&mut Vec<EndKey>>,
         then: impl FnOnce() + Send + 'static,
     ) -> u64 {
-        let (run, runs) = (Arc::clone(self), Arc::clone(runs));
+        let (run, shared, runs) = (Arc::clone(self), Arc::clone(shared), Arc::clone(runs));
         self.log.send(sender, |batch| {
             if let Some(said) = said {
                 lock(&self.unwritten).extend(said.drain(..).map(|end| (batch.number, end)));
@@ -203,8 +211,12 @@ impl RunCell {
             Box::new(move || {
                 fence.pass();
                 lock(&run.unwritten).retain(|(number, _)| *number > batch.number);
-                run.log.became_durable(&batch);
+                let is_awaited = run.log.became_durable(&batch);
                 then();
+                if is_awaited && run.final_record().is_none() {
+                    run.tell(Told::Durable);
+                    shared.orchestrator.cast(OrchestratorMessage::Wake(run));
+                }
             })
         })
     }

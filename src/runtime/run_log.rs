@@ -56,6 +56,8 @@ struct LogState {
     sent_events: usize,
     /// The number of the last batch that is durable.
     durable: u64,
+    /// Up to the batch of this number each one that becomes durable is news to the orchestrator: something is done after it.
+    awaited: u64,
 }
 
 /// An event without what follows from its place: its id and its run.
@@ -71,6 +73,8 @@ struct StoredEvent {
 pub(crate) enum Sender {
     /// A turn that is over.
     Turn,
+    /// The same, and something is to be done once all that was said so far is durable, by whomever it was said.
+    TurnThatWaits,
     /// Somebody beside the turns: if one is under way, it takes the entries along.
     Beside,
 }
@@ -145,13 +149,17 @@ impl RunLog {
         let _order = lock(&end.order);
         let (entries, sent) = {
             let mut state = lock(&self.state);
-            if sender == Sender::Turn {
+            if sender != Sender::Beside {
                 state.in_turn = false;
             }
-            if state.in_turn || state.outgoing.is_empty() {
+            let is_next = !state.in_turn && !state.outgoing.is_empty();
+            state.sent += u64::from(is_next);
+            if sender == Sender::TurnThatWaits {
+                state.awaited = state.sent;
+            }
+            if !is_next {
                 return state.sent;
             }
-            state.sent += 1;
             state.sent_events = state.events.len();
             let sent = SentBatch { number: state.sent, events: state.events.len() };
             (std::mem::take(&mut state.outgoing), sent)
@@ -162,15 +170,16 @@ impl RunLog {
         number
     }
 
-    /// A batch is durable, and with it all before it.
-    pub(crate) fn became_durable(&self, batch: &SentBatch) {
-        let shown = {
+    /// A batch is durable, and with it all before it. True if a turn waits for it, or for a later one.
+    pub(crate) fn became_durable(&self, batch: &SentBatch) -> bool {
+        let (shown, is_awaited) = {
             let mut state = lock(&self.state);
             state.durable = state.durable.max(batch.number);
             state.shown = state.shown.max(batch.events);
-            state.shown as u64
+            (state.shown as u64, batch.number <= state.awaited)
         };
         self.tell(shown);
+        is_awaited
     }
 
     /// The number of the last batch that is durable.

@@ -1,7 +1,7 @@
 //! One exchange with an Ollama server. Never repeats anything; dropping the future closes the connection, which ends the server's work
 //! (and the loading of a model that nobody else waits for).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
 
@@ -10,7 +10,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
     transport::{
         client::{Answer, Outgoing, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
@@ -25,9 +25,12 @@ use super::{
     failure::corrected,
     request,
     server::{LoadedModel, OllamaServer},
-    settings::{CheckedOllama, OllamaSettings},
+    settings::{CheckedOllama, KeepAlive, OllamaSettings},
     stream_reader::{Heard, StreamReader},
 };
+
+/// A load that took so long was one from disk.
+const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
 
 /// An agent whose work is done by a model behind an Ollama server.
 #[derive(Debug)]
@@ -47,10 +50,20 @@ impl OllamaAgent {
         OllamaServer::new(&self.client).loaded().await
     }
 
-    /// Loads this agent's model as this agent uses it, and comes back when it stands in memory. Has no timeout of its own: who calls it
-    /// knows how long a load may take. Dropping the future can end the load.
-    pub async fn warm_up(&self) -> Result<(), AttemptFailure> {
-        OllamaServer::new(&self.client).load(&self.agent).await
+    /// Has this agent's model loaded as this agent uses it, unless it stands in memory so already. Has no timeout of its own: who calls
+    /// it knows how long a load may take. Dropping the future can end the load.
+    pub async fn load(&self) -> Result<WarmUp, AttemptFailure> {
+        let server = OllamaServer::new(&self.client);
+        // A server too old for the question is asked for the model all the same.
+        let loaded = server.loaded().await.unwrap_or_default();
+        let as_ours = |model: &LoadedModel| {
+            model.is(self.agent.model()) && model.num_ctx.is_none_or(|tokens| tokens == self.agent.num_ctx)
+        };
+        if loaded.iter().any(as_ours) {
+            return Ok(WarmUp::WasLoaded);
+        }
+        server.load(&self.agent).await?;
+        Ok(WarmUp::Loaded)
     }
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
@@ -72,7 +85,7 @@ impl OllamaAgent {
         .map_err(corrected)?;
         let status = answer.head.status;
         let completion = if answer.is_plain_json {
-            read_whole(answer, chat.prompt_tokens).await?
+            read_whole(answer, progress, chat.prompt_tokens).await?
         } else {
             read_stream(answer, clock, progress, chat.prompt_tokens).await?
         };
@@ -99,13 +112,21 @@ pub(super) fn objects_of(head: AnswerHead, body: &[u8]) -> Result<Vec<JsonObject
     Ok(objects)
 }
 
-async fn read_whole(answer: Answer, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
+/// A model that had to be loaded first has not been slow. What a warm one takes to be found again is no load.
+pub(super) fn tell_of_load(load_time: Duration, progress: &Progress) {
+    if load_time >= LOAD_TIME_MIN {
+        progress.model_loads();
+    }
+}
+
+async fn read_whole(answer: Answer, progress: &Progress, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
     let head = answer.head;
     let body = answer.into_body().await?;
     let mut reader = StreamReader::new();
     for object in objects_of(head, &body)? {
         reader.read(head, object)?;
     }
+    tell_of_load(reader.load_time(), progress);
     reader.finish(head, prompt_tokens)
 }
 
@@ -135,6 +156,7 @@ async fn read_stream(
             Heard::Nothing => {}
         }
     }
+    tell_of_load(reader.load_time(), progress);
     let completion = reader.finish(head, prompt_tokens)?;
     // A connection that has nothing more to say can be used again.
     lines.drain().await;
@@ -148,6 +170,22 @@ impl Backend for OllamaAgent {
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
         Box::pin(async move { self.exchange(request, progress).await.map_err(|failure| self.client.scrub(failure)) })
+    }
+
+    fn cold_start(&self) -> ColdStart {
+        let keeps_for = match self.agent.keep_alive {
+            KeepAlive::For(time) => Some(time),
+            KeepAlive::Forever => None,
+        };
+        ColdStart::OnDemand { keeps_for }
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        Box::pin(self.load())
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        Some(Box::pin(async { OllamaServer::new(&self.client).version().await.map(|_| ()) }))
     }
 }
 

@@ -1,6 +1,8 @@
 //! What one line of `/api/chat` says: text, thought, tool calls, and on the last one why the model stopped and what it used. Reads
 //! what is there and invents nothing; errors inside a line are told apart before.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::{
@@ -25,6 +27,8 @@ pub struct Line {
     pub prompt_tokens: Option<u64>,
     /// Tokens of the answer, if told.
     pub output_tokens: Option<u64>,
+    /// On the last line: how long the model was loaded for this request.
+    pub load_time: Duration,
 }
 
 /// A call of a tool that the model asks for. It comes whole, never in parts.
@@ -46,6 +50,7 @@ impl Line {
         let reason = done.then(|| reason.unwrap_or(FINISH_UNKNOWN).to_owned());
         let count = |key: &str| object.get(key).and_then(Value::as_u64);
         let (prompt_tokens, output_tokens) = (count("prompt_eval_count"), count("eval_count"));
+        let load_time = Duration::from_nanos(count("load_duration").unwrap_or(0));
         let logprobs = match object.remove("logprobs") {
             Some(Value::Array(list)) if !list.is_empty() => Some(list),
             _ => None,
@@ -63,7 +68,7 @@ impl Line {
             Some(Value::Array(calls)) => calls.iter().filter_map(tool_call).collect(),
             _ => Vec::new(),
         };
-        Self { content, thinking, tool_calls, logprobs, done: reason, prompt_tokens, output_tokens }
+        Self { content, thinking, tool_calls, logprobs, done: reason, prompt_tokens, output_tokens, load_time }
     }
 
     /// Whether the model put something out in it.
@@ -113,9 +118,13 @@ mod tests {
                 Line { tool_calls: vec![call], ..Line::default() },
             ),
             (
-                r#"{"message":{"content":"끝"},"done":true,"done_reason":"length","prompt_eval_count":26,"eval_count":3,"context":[1]}"#,
+                r#"{"message":{"content":"끝"},"done":true,"done_reason":"length","prompt_eval_count":26,"eval_count":3,"load_duration":45000000000,"context":[1]}"#,
                 Line {
-                    done: Some("length".to_owned()), prompt_tokens: Some(26), output_tokens: Some(3), ..says("끝")
+                    done: Some("length".to_owned()),
+                    prompt_tokens: Some(26),
+                    output_tokens: Some(3),
+                    load_time: Duration::from_secs(45),
+                    ..says("끝")
                 },
             ),
             (r#"{"done":true}"#, Line { done: Some(FINISH_UNKNOWN.to_owned()), ..Line::default() }),

@@ -1,6 +1,8 @@
 //! Reads the lines of a model's answer, without sockets and clocks. An answer is complete when a line says `"done": true`; with no such
 //! line it was cut, whatever came before.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::{
@@ -41,6 +43,7 @@ pub struct StreamReader {
     prompt_told: Option<u64>,
     output_told: Option<u64>,
     done: Option<String>,
+    load_time: Duration,
 }
 
 /// Reads a line, or the failure that stands in it under a good status.
@@ -70,6 +73,7 @@ impl StreamReader {
         self.prompt_told = line.prompt_tokens.or(self.prompt_told);
         self.output_told = line.output_tokens.or(self.output_told);
         self.done = line.done;
+        self.load_time = line.load_time;
         self.pieces += u64::from(!line.content.is_empty());
         self.text.push_str(&line.content);
         if self.text.len() > BODY_BYTES_MAX {
@@ -87,6 +91,11 @@ impl StreamReader {
     /// True once a line has said that it is the last.
     pub fn is_done(&self) -> bool {
         self.done.is_some()
+    }
+
+    /// How long the model was loaded for this answer, as its last line told.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
     }
 
     /// What an answer that breaks off here has used; `None` while there is nothing to pay for.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
+use crate::runtime::ports::{Backend, ColdStart, WarmUp};
 use crate::transport::{
     client::ProviderOptions,
     fake_server::{FakeServer, Step, answer},
@@ -67,11 +68,15 @@ async fn other_questions() {
     assert_eq!(asked.version().await.unwrap_err().ending, Ending::status(404));
 }
 
+fn agent(server: &FakeServer) -> OllamaAgent {
+    let asked = OpenAiSettings { model: "m:8b".to_owned(), ..OpenAiSettings::default() };
+    let settings = OllamaSettings { asked, num_ctx: 4_096, keep_alive: KeepAlive::Forever };
+    OllamaAgent::try_new(Arc::new(client(server)), settings).unwrap()
+}
+
 #[tokio::test]
 async fn a_model_is_loaded_as_its_agent_uses_it() {
     let loaded = r#"{"model":"m","message":{"role":"assistant","content":""},"done":true,"done_reason":"load"}"#;
-    let asked = OpenAiSettings { model: "m:8b".to_owned(), ..OpenAiSettings::default() };
-    let settings = OllamaSettings { asked, num_ctx: 4_096, keep_alive: KeepAlive::Forever };
     for (steps, want) in [
         (json_answer(200, loaded), None),
         (json_answer(404, r#"{"error":"model 'm:8b' not found"}"#), Some(Ending::status(404))),
@@ -80,24 +85,52 @@ async fn a_model_is_loaded_as_its_agent_uses_it() {
         (json_answer(200, r#"{"done":false}"#), Some(Ending::BadReply)),
         (json_answer(200, "<html>"), Some(Ending::BadReply)),
     ] {
-        let server = FakeServer::start(vec![steps]).await;
-        let agent = OllamaAgent::try_new(Arc::new(client(&server)), settings.clone()).unwrap();
-        assert_eq!(agent.warm_up().await.err().map(|failure| failure.ending), want);
-        let body = &server.bodies()[0];
+        let server = FakeServer::start(vec![json_answer(200, r#"{"models":[]}"#), steps]).await;
+        assert_eq!(agent(&server).load().await.err().map(|failure| failure.ending), want);
+        let sent = server.requests().concat();
+        let body: Value = serde_json::from_str(sent.rsplit("\r\n\r\n").next().unwrap()).unwrap();
         assert_eq!((&body["model"], &body["messages"], &body["stream"]), (&json!("m:8b"), &json!([]), &json!(false)));
         assert_eq!((&body["options"]["num_ctx"], &body["keep_alive"]), (&json!(4_096), &json!(-1)));
     }
 }
 
 #[tokio::test]
+async fn a_model_that_stands_in_memory_is_not_loaded_again() {
+    let told = |num_ctx: u64| json!({"models": [{"name": "m:8b", "context_length": num_ctx}]}).to_string();
+    let loaded = r#"{"done":true,"done_reason":"load"}"#;
+    for (told, want, requests) in [
+        (json_answer(200, &told(4_096)), WarmUp::WasLoaded, 1),
+        (json_answer(200, r#"{"models":[{"name":"M:8B"}]}"#), WarmUp::WasLoaded, 1),
+        // With another context the server would load it anew anyway.
+        (json_answer(200, &told(2_048)), WarmUp::Loaded, 2),
+        (json_answer(404, "404 page not found"), WarmUp::Loaded, 2),
+    ] {
+        let server = FakeServer::start(vec![told, json_answer(200, loaded)]).await;
+        assert_eq!(agent(&server).warm_up().await, Ok(want));
+        assert_eq!(server.requests().len(), requests);
+    }
+}
+
+#[tokio::test]
 async fn a_load_that_nobody_waits_for_is_let_go() {
-    let mut server = FakeServer::start(vec![vec![Step::UntilClosed]]).await;
-    let asked = OpenAiSettings { model: "m:8b".to_owned(), ..OpenAiSettings::default() };
-    let settings = OllamaSettings { asked, ..OllamaSettings::default() };
-    let agent = OllamaAgent::try_new(Arc::new(client(&server)), settings).unwrap();
+    let mut server = FakeServer::start(vec![json_answer(200, r#"{"models":[]}"#), vec![Step::UntilClosed]]).await;
+    let agent = agent(&server);
     tokio::select! {
-        _ = agent.warm_up() => panic!("nobody answers"),
-        () = server.has_requests(1) => {}
+        _ = agent.load() => panic!("nobody answers"),
+        () = server.has_requests(2) => {}
     }
     assert!(server.sees_client_leave().await);
+}
+
+#[tokio::test]
+async fn what_the_runtime_is_told_of_it() {
+    let server = FakeServer::start(vec![json_answer(200, r#"{"version":"0.12.3"}"#), json_answer(500, "{}")]).await;
+    let forever = agent(&server);
+    assert_eq!(forever.cold_start(), ColdStart::OnDemand { keeps_for: None });
+    assert!(forever.health().unwrap().await.is_ok());
+    assert_eq!(forever.health().unwrap().await.unwrap_err().ending, Ending::status(500));
+    let asked = OpenAiSettings { model: "m:8b".to_owned(), ..OpenAiSettings::default() };
+    let settings = OllamaSettings { asked, ..OllamaSettings::default() };
+    let usual = OllamaAgent::try_new(Arc::new(client(&server)), settings).unwrap();
+    assert_eq!(usual.cold_start(), ColdStart::OnDemand { keeps_for: Some(Duration::from_secs(300)) });
 }

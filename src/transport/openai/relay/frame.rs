@@ -142,8 +142,16 @@ impl FrameReader {
         self.finish_reason.clone()
     }
 
+    /// The model was brought into memory or out of it, and was asked nothing.
+    fn only_loaded(&self) -> bool {
+        self.pieces == 0 && is_no_draft(self.finish_reason.as_deref())
+    }
+
     /// Tokens as told, else counted by us and marked so; `None` while there is nothing to pay for.
     pub(super) fn usage(&self, prompt_tokens: impl FnOnce() -> u64) -> Option<Usage> {
+        if self.only_loaded() {
+            return None;
+        }
         let odd = self.odd.so_far();
         if let Some(told) = self.usage.or(odd.usage) {
             return Some(told);
@@ -164,8 +172,7 @@ impl FrameReader {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
             return Some(AttemptFailure { status: Some(head.status), ..cut });
         }
-        let only_moved = self.pieces == 0 && is_no_draft(self.finish_reason.as_deref());
-        only_moved.then(|| no_draft(head.status))
+        self.only_loaded().then(|| no_draft(head.status))
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Meaning {
