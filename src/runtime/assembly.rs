@@ -209,10 +209,8 @@ pub(crate) fn make_agents(
     chance: Chance,
     kept: &Models,
 ) -> Result<Vec<Arc<AgentCore>>, StartError> {
-    let members: HashMap<Name, Vec<Name>> = providers
-        .keys()
-        .map(|name| (name.clone(), members_of(name, &targets).iter().map(|member| member.name.clone()).collect()))
-        .collect();
+    let member_names = |name| members_of(name, &targets).iter().map(|member| member.name.clone()).collect();
+    let members: HashMap<Name, Vec<Name>> = providers.keys().map(|name| (name.clone(), member_names(name))).collect();
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models: Vec<(Name, Option<String>)> = Vec::new();
@@ -226,8 +224,7 @@ pub(crate) fn make_agents(
             None => format!("agent:{name}"),
             Some(_) => format!("agent:{name}:{target}"),
         };
-        let longest = attempt_bound(&settings, &*backend);
-        let guard = add_target(book, guard_name, &settings, longest, &provider, chance)?;
+        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, chance)?;
         let member = members.get(&settings.provider).and_then(|all| all.iter().position(|member| *member == name));
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -287,12 +284,11 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 fn add_target(
     book: &mut Book,
     guard_name: String,
-    settings: &AgentSettings,
-    longest: Duration,
+    (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
     chance: Chance,
 ) -> Result<Guard, StartError> {
-    let breaker = with_trial_bound(&settings.breaker, longest);
+    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings, backend));
     let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, chance)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);

@@ -65,6 +65,8 @@ pub(crate) fn cold_start(agent: &AgentSettings, backend: &dyn Backend) -> ColdSt
     let configured = agent.warmth.keeps_for;
     match (agent.warmth.when, backend.cold_start()) {
         (WarmUpWhen::Off, _) => ColdStart::Never,
+        // What is put away after each answer cannot be warmed for the next one.
+        (_, ColdStart::OnDemand { keeps_for: Some(Duration::ZERO) }) => ColdStart::Never,
         (_, ColdStart::OnDemand { keeps_for }) => ColdStart::OnDemand { keeps_for: configured.or(keeps_for) },
         (WarmUpWhen::Always, _) => ColdStart::OnDemand { keeps_for: configured },
         // A server that is known to drop what is unused drops it without a word.

@@ -14,21 +14,16 @@ use super::{
 /// The most models that a server can be said to keep loaded.
 const MODELS_MAX: u64 = 1_000;
 /// The keys that providers and agents have alike.
-const KEYS: [&str; 4] = ["warm_up", "warm_up_timeout", "keeps_warm", "prewarm"];
-
-/// Whether agents of this kind use models that a server loads.
-fn has_models(kind: Kind) -> bool {
-    match kind {
-        Kind::Embedded | Kind::Http => false,
-        Kind::OpenAi => true,
-    }
-}
+pub(super) const WARMTH_KEYS: [&str; 4] = ["warm_up", "warm_up_timeout", "keeps_warm", "prewarm"];
 
 /// Reads the keys over `defaults`.
 pub(super) fn read_warmth(reader: &mut Reader<'_, '_>, kind: Kind, defaults: WarmthSettings) -> WarmthSettings {
-    if !has_models(kind) {
-        reader.unfit(&KEYS, &format!("is not for kind = \"{}\": no model is loaded there", kind.as_str()));
+    if !kind.has_models() {
+        reader.unfit(&WARMTH_KEYS, &format!("is not for kind = \"{}\": no model is loaded there", kind.as_str()));
         return WarmthSettings::default();
+    }
+    if kind == Kind::Ollama {
+        reader.unfit(&["keeps_warm"], "is not for kind = \"ollama\": it is told how long by `keep_alive`");
     }
     let words = [("auto", WarmUpWhen::Auto), ("off", WarmUpWhen::Off), ("always", WarmUpWhen::Always)];
     let when = reader.choice("warm_up", defaults.when, &words, &[]);
@@ -39,14 +34,28 @@ pub(super) fn read_warmth(reader: &mut Reader<'_, '_>, kind: Kind, defaults: War
     WarmthSettings {
         when,
         timeout: reader.duration("warm_up_timeout", defaults.timeout),
-        keeps_for: reader.duration_or_off("keeps_warm", defaults.keeps_for),
+        keeps_for: if kind == Kind::Ollama { None } else { reader.duration_or_off("keeps_warm", defaults.keeps_for) },
         prewarm: if prewarm { Prewarm::AtRuns } else { Prewarm::No },
     }
 }
 
+/// Reads both for a provider. Without a kind nobody knows which keys fit; they are only marked as known.
+pub(super) fn read_models(
+    reader: &mut Reader<'_, '_>,
+    kind: Option<Kind>,
+    flavor: Flavor,
+) -> (WarmthSettings, LoadedModels) {
+    let Some(kind) = kind else {
+        reader.know(&WARMTH_KEYS);
+        reader.know(&["models_max"]);
+        return (WarmthSettings::default(), LoadedModels::Unknown);
+    };
+    (read_warmth(reader, kind, WarmthSettings::default()), read_loaded_models(reader, kind, flavor))
+}
+
 /// Reads how many models a provider keeps loaded.
-pub(super) fn read_loaded_models(reader: &mut Reader<'_, '_>, kind: Kind, flavor: Flavor) -> LoadedModels {
-    if !has_models(kind) {
+fn read_loaded_models(reader: &mut Reader<'_, '_>, kind: Kind, flavor: Flavor) -> LoadedModels {
+    if !kind.has_models() {
         reader.unfit(&["models_max"], &format!("is not for kind = \"{}\": no model is loaded there", kind.as_str()));
         return LoadedModels::Unknown;
     }
@@ -78,7 +87,7 @@ impl Askable {
         match kind {
             Kind::Embedded => Self::No,
             Kind::Http => Self::Health,
-            Kind::OpenAi => Self::HealthAndModel,
+            Kind::OpenAi | Kind::Ollama => Self::HealthAndModel,
         }
     }
 }
