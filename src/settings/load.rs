@@ -14,6 +14,7 @@ use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
     capture::{CaptureTable, read_capture},
+    compartment_rules::check_compartments,
     compartments::read_compartments,
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
@@ -29,7 +30,7 @@ use super::{
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
     targets::{fitting_targets, take_targets},
-    whole::{check_compartments, check_whole},
+    whole::check_whole,
 };
 
 /// The most agents, and the most providers.

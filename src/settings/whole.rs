@@ -4,27 +4,26 @@ use std::collections::BTreeMap;
 
 use crate::{
     model::{duration, name::Name},
-    policy::{
-        breaker::settings::BreakerSettings,
-        compartment::settings::{CompartmentSettings, Rates, TenantSettings},
-    },
+    policy::breaker::settings::BreakerSettings,
     runtime::settings::Timeouts,
 };
 
 use super::{
     agent::Agent,
+    agent_backend::AgentBackend,
     breaker::raised_trial_timeout,
-    compartments::check_tenants,
-    keys::KeySettings,
+    compartment_rules::divide_rates,
     node::key_path,
+    ollama::{Use, check_uses},
     problem::{Origin, Problem},
-    provider::Provider,
+    provider::{Provider, ProviderBackend},
     report::Report,
 };
 
 /// Applies every rule between tables.
 pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], instances: u32, report: &mut Report) {
     check_model_names(agents, report);
+    check_contexts(providers, agents, report);
     for agent in agents.iter_mut() {
         let path = key_path("agents", agent.settings.name.as_str());
         agent.settings.slots = divided(agent.settings.slots, &key_path(&path, "slots"), instances, report);
@@ -51,125 +50,30 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
     }
 }
 
-/// Applies every rule between compartments and the rest.
-pub(super) fn check_compartments(
-    settings: &mut CompartmentSettings,
-    providers: &[Provider],
-    keys: &[KeySettings],
-    instances: u32,
-    report: &mut Report,
-) {
-    let mut problems = Vec::new();
-    check_tenants(settings, |key| report.origin_of(key), &mut problems);
-    check_feature_shares(settings, providers, report, &mut problems);
-    check_keys_of(settings, keys, report, &mut problems);
-    report.problems.append(&mut problems);
-    for feature in &mut settings.features {
-        let path = key_path("features", feature.name.as_str());
-        feature.slots = feature.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
-        divide_rates(&mut feature.rates, &path, instances, report);
-        for (provider, slots) in &mut feature.guaranteed {
-            let key = key_path(&key_path(&path, "guaranteed"), provider.as_str());
-            *slots = divided(*slots, &key, instances, report);
-        }
-    }
-    for tier in &mut settings.tiers {
-        let path = key_path("tiers", tier.name.as_str());
-        tier.slots = tier.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
-        divide_rates(&mut tier.rates, &path, instances, report);
-    }
-}
-
-/// A minute's tokens and requests are the nodes' together.
-fn divide_rates(rates: &mut Rates, path: &str, instances: u32, report: &mut Report) {
-    let requests = rates.requests_per_minute;
-    rates.requests_per_minute =
-        requests.map(|most| divided(most, &key_path(path, "requests_per_minute"), instances, report));
-    if instances > 1
-        && let Some(tokens) = &mut rates.tokens_per_minute
-    {
-        *tokens = (*tokens / u64::from(instances)).max(1);
-        let how = format!("divided by node.instances = {instances}");
-        report.derive(&key_path(path, "tokens_per_minute"), tokens.to_string(), &how);
-    }
-}
-
-/// What providers keep for features must fit into their slots.
-fn check_feature_shares(
-    settings: &CompartmentSettings,
-    providers: &[Provider],
-    report: &Report,
-    problems: &mut Vec<Problem>,
-) {
-    let mut sums: BTreeMap<&Name, u64> = BTreeMap::new();
-    for feature in &settings.features {
-        let path = key_path(&key_path("features", feature.name.as_str()), "guaranteed");
-        for (name, slots) in &feature.guaranteed {
-            let key = key_path(&path, name.as_str());
+/// Answers must leave their prompts room, and agents that share a model of Ollama's should share its context as well.
+fn check_contexts(providers: &[Provider], agents: &[Agent], report: &mut Report) {
+    let mut uses = Vec::new();
+    for agent in agents {
+        let AgentBackend::Model(model) = &agent.backend else { continue };
+        let first = (&agent.settings.provider, &agent.settings.model);
+        let places = std::iter::once(first).chain(agent.targets.iter().map(|target| (&target.provider, &target.model)));
+        for (name, served) in places {
             let provider = providers.iter().find(|provider| provider.settings.name == *name);
-            let rule = match provider.map(|provider| provider.settings.slots) {
-                None => "names no provider".to_owned(),
-                Some(None) => {
-                    format!("means nothing without {}", key_path(&key_path("providers", name.as_str()), "slots"))
-                }
-                Some(Some(_)) => {
-                    *sums.entry(name).or_default() += u64::from(*slots);
-                    continue;
-                }
-            };
-            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
-        }
-    }
-    for (name, sum) in sums {
-        let slots =
-            providers.iter().find(|provider| provider.settings.name == *name).and_then(|found| found.settings.slots);
-        if let Some(slots) = slots.filter(|slots| sum > u64::from(*slots)) {
-            let key = key_path(&key_path("providers", name.as_str()), "slots");
-            let rule = format!("is too few: features are guaranteed {sum} of them");
-            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
-        }
-    }
-}
-
-/// A key's features and tier must be there, where any are configured.
-fn check_keys_of(
-    settings: &mut CompartmentSettings,
-    keys: &[KeySettings],
-    report: &Report,
-    problems: &mut Vec<Problem>,
-) {
-    let mut refuse = |path: &str, key: &str, name: &Name, rule: &str| {
-        let key = key_path(path, key);
-        let value = Some(format!("{:?}", name.as_str()));
-        problems.push(Problem { origin: report.origin_of(&key), key, value, rule: rule.to_owned() });
-    };
-    for key in keys {
-        let path = key_path("keys", key.name.as_str());
-        if !settings.features.is_empty() {
-            let is_strange = |name: &&Name| !settings.features.iter().any(|feature| feature.name == **name);
-            for name in key.feature.iter().filter(is_strange) {
-                refuse(&path, "feature", name, "must be one of [features]");
-            }
-            for name in key.features.iter().flatten().filter(is_strange) {
-                refuse(&path, "features", name, "must be one of [features]");
+            if let (Some(ProviderBackend::Ollama { context, .. }), Some(served)) =
+                (provider.map(|provider| &provider.backend), served)
+            {
+                let num_ctx = model.context.over(*context).num_ctx;
+                uses.push(Use {
+                    agent: agent.settings.name.as_str(),
+                    provider: name.as_str(),
+                    model: served,
+                    num_ctx,
+                    max_output_tokens: model.max_output_tokens,
+                });
             }
         }
-        let (Some(tenant), Some(tier)) = (&key.tenant, &key.tier) else { continue };
-        if settings.tiers.is_empty() {
-            continue;
-        }
-        if !settings.tiers.iter().any(|known| known.name == *tier) {
-            refuse(&path, "tier", tier, "must be one of [tiers]");
-            continue;
-        }
-        match settings.tenants.iter().find(|known| known.name == *tenant) {
-            Some(known) if known.tier != *tier => {
-                refuse(&path, "tier", tier, &format!("tenant {tenant} is of tier {} elsewhere", known.tier));
-            }
-            Some(_) => {}
-            None => settings.tenants.push(TenantSettings { name: tenant.clone(), tier: tier.clone() }),
-        }
     }
+    check_uses(&uses, report);
 }
 
 /// A model's name means one agent: else the one that was read first would get all its requests.
@@ -207,7 +111,7 @@ fn check_model_names(agents: &[Agent], report: &mut Report) {
 }
 
 /// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.
-fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
+pub(super) fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
     if instances <= 1 || count == 0 {
         return count;
     }
