@@ -25,7 +25,7 @@ use watertight::{
         call::{CallError, CallReply, CallRequest},
         engine::Runtime,
         ports::{AttemptRequest, Backend, BoxFuture, Hold, Progress},
-        settings::{AgentSettings, LoadedModels, ProviderSettings, RestartSettings, Timeouts, WarmthSettings},
+        settings::{AgentSettings, ProviderSettings, RestartSettings, Timeouts, WarmthSettings},
     },
 };
 
@@ -181,14 +181,8 @@ pub fn name(text: &str) -> Name {
 
 /// A provider without slots of its own.
 pub fn provider(of: &str) -> ProviderSettings {
-    ProviderSettings {
-        name: name(of),
-        slots: None,
-        guaranteed: Vec::new(),
-        breaker: BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() },
-        key: None,
-        loaded_models: LoadedModels::Unknown,
-    }
+    let breaker = BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() };
+    ProviderSettings { breaker, ..ProviderSettings::new(name(of)) }
 }
 
 /// An agent on `provider` with the defaults of the documentation, but for jitter and retries: none.
