@@ -1,0 +1,207 @@
+//! Who calls: people who ask, read and ask again, and the workers of a bulk export that turn to the next document when one is done.
+//! Everybody who is refused stays away for as long as they are told and asks for the same again; an export loses no document.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use watertight::{
+    policy::chance::Chance,
+    runtime::{
+        call::{CallContext, CallError, CallRequest},
+        handle::AgentHandle,
+    },
+};
+
+use crate::storm::{samples::Samples, server::Work};
+
+/// The customers; the first one exports.
+pub(crate) const TENANTS: [&str; 3] = ["acme", "birch", "cedar"];
+/// A person does not ask for the same more often.
+const ASKED_MAX: u32 = 20;
+
+/// Who calls how much.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// All chance comes from here.
+    pub(crate) seed: u64,
+    /// People who chat.
+    pub(crate) users: u64,
+    /// The mean of the time that a person takes before the next question.
+    pub(crate) think: Duration,
+    /// Documents that the export works on at once.
+    pub(crate) workers: u64,
+    /// Documents of the export.
+    pub(crate) documents: u64,
+    /// What a document costs.
+    pub(crate) document: Work,
+    /// How much faster than life everything is.
+    pub(crate) faster: f64,
+}
+
+/// What was seen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    /// Of everybody who chats.
+    pub(crate) chat: Samples,
+    /// Of those of the tenant that exports.
+    pub(crate) neighbours: Samples,
+    /// Of the export.
+    pub(crate) export: Samples,
+    /// How long it took.
+    pub(crate) span: Duration,
+}
+
+impl Seen {
+    /// Both together.
+    #[allow(dead_code, reason = "only over HTTP, where there are several rounds")]
+    pub(crate) fn and(&mut self, other: Self) {
+        self.chat.and(other.chat);
+        self.neighbours.and(other.neighbours);
+        self.export.and(other.export);
+        self.span += other.span;
+    }
+}
+
+/// What is asked for beside chatting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Export {
+    /// Nothing, for so long.
+    None(Duration),
+    /// All documents; it takes as long as it takes.
+    Documents,
+}
+
+impl Plan {
+    /// What a person's question of this number costs: a prompt of 400 to 1,200 tokens, and an answer that the model ends when it is done,
+    /// after 80 to 800.
+    fn question(&self, chance: Chance, number: u64) -> Work {
+        let prompt = 400.0 + 800.0 * chance.fork(1).share(number);
+        let output = (80.0 + exponential(170.0, chance.fork(2).share(number))).min(800.0);
+        // proof of no loss: both are below 2,000 and positive.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+        let work = Work { prompt_tokens: prompt as u64, output_tokens: output as u64 };
+        work
+    }
+
+    /// How long a person takes before it: the mean exponentially, six times that at most.
+    fn thinking(&self, chance: Chance, number: u64) -> Duration {
+        let mean = self.think.as_secs_f64();
+        let seconds = exponential(mean, chance.fork(3).share(number)).min(6.0 * mean);
+        Duration::from_secs_f64(seconds / self.faster)
+    }
+}
+
+fn exponential(mean: f64, share: f64) -> f64 {
+    -mean * (1.0 - share).ln()
+}
+
+/// Lets everybody call until the export is done, or its time is over. A question that was asked before is waited for: whoever waits
+/// longest must not be missing in the figures.
+pub(crate) async fn play(agent: &AgentHandle, plan: Plan, export: Export) -> Seen {
+    let began = Instant::now();
+    let (over, until) = watch::channel(false);
+    let mut people = JoinSet::new();
+    for user in 0..plan.users {
+        people.spawn(chat(agent.clone(), plan, user, until.clone()));
+    }
+    let mut seen = Seen::default();
+    match export {
+        Export::None(span) => sleep(span).await,
+        Export::Documents => {
+            let next = Arc::new(AtomicU64::new(0));
+            let mut workers = JoinSet::new();
+            for _ in 0..plan.workers {
+                workers.spawn(work_off(agent.clone(), plan, Arc::clone(&next)));
+            }
+            for samples in workers.join_all().await {
+                seen.export.and(samples);
+            }
+        }
+    }
+    seen.span = began.elapsed();
+    let _ = over.send(true);
+    for (tenant, samples) in people.join_all().await {
+        if tenant == TENANTS[0] {
+            seen.neighbours.and(samples.clone());
+        }
+        seen.chat.and(samples);
+    }
+    seen
+}
+
+/// One person, who asks until it is over.
+async fn chat(agent: AgentHandle, plan: Plan, user: u64, mut over: watch::Receiver<bool>) -> (&'static str, Samples) {
+    let chance = Chance::from_seed(plan.seed).fork(user);
+    let tenant = *TENANTS.iter().cycle().nth(usize::try_from(user).unwrap_or_default()).unwrap_or(&TENANTS[0]);
+    let mut samples = Samples::default();
+    for number in 0.. {
+        tokio::select! {
+            biased;
+            _ = over.wait_for(|over| *over) => break,
+            () = sleep(plan.thinking(chance, number)) => {}
+        }
+        let work = plan.question(chance, number);
+        ask(&agent, ("chat", "interactive", tenant), work, &mut samples, Some(ASKED_MAX)).await;
+    }
+    (tenant, samples)
+}
+
+/// One worker of the export, while there are documents.
+async fn work_off(agent: AgentHandle, plan: Plan, next: Arc<AtomicU64>) -> Samples {
+    let mut samples = Samples::default();
+    while next.fetch_add(1, Ordering::Relaxed) < plan.documents {
+        ask(&agent, ("export", "batch", TENANTS[0]), plan.document, &mut samples, None).await;
+    }
+    samples
+}
+
+/// Asks until there is an answer, at the pace that refusals set.
+async fn ask(
+    agent: &AgentHandle,
+    (feature, class, tenant): (&str, &str, &str),
+    work: Work,
+    samples: &mut Samples,
+    asked_max: Option<u32>,
+) {
+    let context = CallContext {
+        tenant: Some(tenant.to_owned()),
+        feature: Some(feature.to_owned()),
+        priority: Some(class.to_owned()),
+        ..CallContext::default()
+    };
+    let input = json!({ "prompt_tokens": work.prompt_tokens, "output_tokens": work.output_tokens });
+    let began = Instant::now();
+    for asked in 1.. {
+        let request = CallRequest { context: context.clone(), ..CallRequest::of(input.clone()) };
+        match agent.call(request).await {
+            Ok(reply) => return samples.answered(began.elapsed(), reply.spent, work.tokens()),
+            Err(error) => {
+                samples.refused(&reason(&error));
+                if asked_max.is_some_and(|max| asked >= max) {
+                    break;
+                }
+                // Whoever is told nothing waits a second, as after any error.
+                sleep(Duration::from_secs_f64(error.envelope.retry_after.unwrap_or(1.0))).await;
+            }
+        }
+    }
+    samples.given_up += 1;
+}
+
+/// The code, and the compartment that was full.
+fn reason(error: &CallError) -> String {
+    let code = error.envelope.error_code.as_str();
+    let compartment = error.envelope.details.get("compartment").and_then(serde_json::Value::as_str);
+    compartment.map_or_else(|| code.to_owned(), |compartment| format!("{code} {compartment}"))
+}
