@@ -8,13 +8,7 @@ mod storm;
 
 use std::{sync::OnceLock, time::Duration};
 
-use storm::{
-    PLAN, Storm,
-    callers::{Plan, Seen},
-    in_virtual_time,
-    samples::Samples,
-    sides::EXPORT_SLOTS,
-};
+use storm::{PLAN, Storm, callers::Seen, in_virtual_time, samples::Samples, sides::EXPORT_SLOTS};
 
 /// Twenty minutes' worth with compartments and more: samples enough for a p99 that is not the largest of them.
 const DOCUMENTS: u64 = 700;
@@ -22,7 +16,7 @@ const DOCUMENTS: u64 = 700;
 /// Played once for all tests.
 fn played() -> &'static Storm {
     static PLAYED: OnceLock<Storm> = OnceLock::new();
-    PLAYED.get_or_init(|| in_virtual_time(Plan { documents: DOCUMENTS, ..PLAN }).unwrap())
+    PLAYED.get_or_init(|| in_virtual_time(PLAN, DOCUMENTS).unwrap())
 }
 
 fn p(samples: &Samples, percent: u32) -> f64 {

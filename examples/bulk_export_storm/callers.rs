@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use watertight::{
     policy::chance::Chance,
@@ -41,10 +41,8 @@ pub(crate) struct Plan {
     pub(crate) think: Duration,
     /// Documents that the export works on at once.
     pub(crate) workers: u64,
-    /// Documents of the export.
-    pub(crate) documents: u64,
-    /// What a document costs.
-    pub(crate) document: Work,
+    /// Tokens of a document, its prompt and its answer together.
+    pub(crate) document_tokens: u64,
     /// How much faster than life everything is.
     pub(crate) faster: f64,
 }
@@ -78,8 +76,10 @@ impl Seen {
 pub(crate) enum Export {
     /// Nothing, for so long.
     None(Duration),
-    /// All documents; it takes as long as it takes.
-    Documents,
+    /// So many documents; it takes as long as it takes.
+    Documents(u64),
+    /// As many documents as can be, for so long. What is not done then is not counted.
+    Until(Duration),
 }
 
 impl Plan {
@@ -92,6 +92,14 @@ impl Plan {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
         let work = Work { prompt_tokens: prompt as u64, output_tokens: output as u64 };
         work
+    }
+
+    /// What a document of this number costs: the same for all, of which the answer is 200 to 800.
+    fn document(&self, number: u64) -> Work {
+        // proof of no loss: below 1,000 and positive.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+        let output_tokens = (200.0 + 600.0 * Chance::from_seed(self.seed).fork(u64::MAX).share(number)) as u64;
+        Work { prompt_tokens: self.document_tokens.saturating_sub(output_tokens), output_tokens }
     }
 
     /// How long a person takes before it: the mean exponentially, six times that at most.
@@ -116,20 +124,14 @@ pub(crate) async fn play(agent: &AgentHandle, plan: Plan, export: Export) -> See
         people.spawn(chat(agent.clone(), plan, user, until.clone()));
     }
     let mut seen = Seen::default();
+    let collected = Collected::default();
     match export {
         Export::None(span) => sleep(span).await,
-        Export::Documents => {
-            let next = Arc::new(AtomicU64::new(0));
-            let mut workers = JoinSet::new();
-            for _ in 0..plan.workers {
-                workers.spawn(work_off(agent.clone(), plan, Arc::clone(&next)));
-            }
-            for samples in workers.join_all().await {
-                seen.export.and(samples);
-            }
-        }
+        Export::Documents(documents) => work_off(agent, plan, documents, &collected).await,
+        Export::Until(span) => drop(timeout(span, work_off(agent, plan, u64::MAX, &collected)).await),
     }
     seen.span = began.elapsed();
+    seen.export = std::mem::take(&mut *collected.lock().unwrap_or_else(PoisonError::into_inner));
     let _ = over.send(true);
     for (tenant, samples) in people.join_all().await {
         if tenant == TENANTS[0] {
@@ -157,13 +159,28 @@ async fn chat(agent: AgentHandle, plan: Plan, user: u64, mut over: watch::Receiv
     (tenant, samples)
 }
 
-/// One worker of the export, while there are documents.
-async fn work_off(agent: AgentHandle, plan: Plan, next: Arc<AtomicU64>) -> Samples {
-    let mut samples = Samples::default();
-    while next.fetch_add(1, Ordering::Relaxed) < plan.documents {
-        ask(&agent, ("export", "batch", TENANTS[0]), plan.document, &mut samples, None).await;
+/// What the export's workers have seen so far.
+type Collected = Arc<Mutex<Samples>>;
+
+/// The workers of the export, while there are documents. Dropping it ends them.
+async fn work_off(agent: &AgentHandle, plan: Plan, documents: u64, collected: &Collected) {
+    let next = Arc::new(AtomicU64::new(0));
+    let mut workers = JoinSet::new();
+    for _ in 0..plan.workers {
+        let (agent, next, collected) = (agent.clone(), Arc::clone(&next), Arc::clone(collected));
+        workers.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= documents {
+                    break;
+                }
+                let mut samples = Samples::default();
+                ask(&agent, ("export", "batch", TENANTS[0]), plan.document(number), &mut samples, None).await;
+                collected.lock().unwrap_or_else(PoisonError::into_inner).and(samples);
+            }
+        });
     }
-    samples
+    workers.join_all().await;
 }
 
 /// Asks until there is an answer, at the pace that refusals set.

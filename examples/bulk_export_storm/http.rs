@@ -15,7 +15,7 @@ use watertight::transport::{
 };
 
 use crate::storm::{
-    PLAN, SERVER, Storm,
+    SERVER, Storm,
     callers::{Export, Plan, Seen, play},
     server::{self, ModelServer, Speed, Work},
     sides::{Failed, Side, start},
@@ -23,20 +23,20 @@ use crate::storm::{
 
 /// How much faster than life.
 pub(crate) const FASTER: f64 = 40.0;
-/// Quiet and busy take turns, so that a machine that is busy for a while is so for both.
-pub(crate) const ROUNDS: u64 = 2;
-/// Documents of a round with compartments, and without: about eight seconds each.
-pub(crate) const DOCUMENTS: (u64, u64) = (80, 550);
+/// All three take turns, so that a machine that is busy for a while is so for all of them.
+const ROUNDS: u64 = 2;
+/// How long each of them is.
+const SPAN: Duration = Duration::from_secs(8);
 
-/// Plays all three; about forty seconds.
-pub(crate) async fn over_http(seed: u64) -> Result<Storm, Failed> {
+/// Plays all three; about fifty seconds.
+pub(crate) async fn over_http(plan: Plan) -> Result<Storm, Failed> {
     let (mut quiet, mut kept_apart, mut open) = (Seen::default(), Seen::default(), Seen::default());
     let mut servers = [server::Seen::default(); 3];
     for round in 0..ROUNDS {
-        let plan = |documents| Plan { seed: seed + round, documents, faster: FASTER, ..PLAN };
-        let (beside, busy) = one(plan(DOCUMENTS.0), Side::Compartments, Export::Documents).await?;
-        let (alone, idle) = one(plan(DOCUMENTS.0), Side::Compartments, Export::None(beside.span)).await?;
-        let (flooded, full) = one(plan(DOCUMENTS.1), Side::Open, Export::Documents).await?;
+        let plan = Plan { seed: plan.seed + round, faster: FASTER, ..plan };
+        let (alone, idle) = one(plan, Side::Compartments, Export::None(SPAN)).await?;
+        let (beside, busy) = one(plan, Side::Compartments, Export::Until(SPAN)).await?;
+        let (flooded, full) = one(plan, Side::Open, Export::Until(SPAN)).await?;
         for (all, seen) in [(&mut quiet, alone), (&mut kept_apart, beside), (&mut open, flooded)] {
             all.and(seen);
         }

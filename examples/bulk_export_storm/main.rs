@@ -6,8 +6,8 @@
 //!
 //! The model server has 24 slots. A stream that is alone makes 50 tokens a second; each further one slows all of them by 1 % of that; 100
 //! prompt tokens cost as much as one token of output; whoever finds no slot waits in a queue without bound. 30 people of three customers ask
-//! (400 to 1,200 tokens in, 80 to 800 out), read for ten seconds on average, and ask again. One of the customers exports documents of 4,500
-//! tokens in and 500 out, 60 at once. A time is counted from the first time of asking to the answer, refusals and waits included. With
+//! (400 to 1,200 tokens in, 80 to 800 out), read for ten seconds on average, and ask again. One of the customers exports documents of 5,000
+//! tokens each, 200 to 800 of them out, 60 at once. A time is counted from the first time of asking to the answer, refusals and waits included. With
 //! compartments the provider has 24 slots, of which 20 are the chats' and 3 the export's; without, calls go through as they come. Breakers
 //! only measure on both sides.
 
@@ -20,9 +20,13 @@ use std::{env, process::ExitCode, time::Instant};
 use report::{Language, RATIO_MAX, RATIO_OVER_HTTP_MAX};
 use storm::{PLAN, SERVER, callers::Plan, sides::Failed};
 
+/// Documents of the export in virtual time.
+const DOCUMENTS: u64 = 3_000;
+
 /// What was asked for.
 struct Asked {
     plan: Plan,
+    documents: Option<u64>,
     over_http: bool,
     json: bool,
     language: Language,
@@ -47,8 +51,8 @@ fn main() -> ExitCode {
 
 impl Asked {
     fn of(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut asked = Self { plan: PLAN, over_http: false, json: false, language: Language::English };
-        let mut documents = None;
+        let mut asked =
+            Self { plan: PLAN, documents: None, over_http: false, json: false, language: Language::English };
         while let Some(argument) = arguments.next() {
             let mut number = || {
                 let value = arguments.next().ok_or_else(|| format!("{argument} needs a number"))?;
@@ -58,21 +62,18 @@ impl Asked {
                 "--http" => asked.over_http = true,
                 "--json" => asked.json = true,
                 "--korean" => asked.language = Language::Korean,
-                "--documents" => documents = Some(number()?),
+                "--documents" => asked.documents = Some(number()?),
                 "--seed" => asked.plan.seed = number()?,
                 _ => return Err(format!("{argument}: not understood")),
             }
         }
-        if let Some(documents) = documents {
-            if asked.over_http {
-                return Err("--documents: over HTTP their number is fixed, so that it is over in time".to_owned());
+        match asked.documents {
+            Some(_) if asked.over_http => Err("--documents: over HTTP the time is fixed, not their number".to_owned()),
+            Some(documents) if !(200..=100_000).contains(&documents) => {
+                Err(format!("--documents {documents}: 200 to 100,000, so that there are samples enough"))
             }
-            if !(200..=100_000).contains(&documents) {
-                return Err(format!("--documents {documents}: 200 to 100,000, so that there are samples enough"));
-            }
-            asked.plan.documents = documents;
+            _ => Ok(asked),
         }
-        Ok(asked)
     }
 }
 
@@ -81,10 +82,11 @@ fn play(asked: &Asked) -> Result<bool, Failed> {
     let began = Instant::now();
     let (storm, faster, documents, ratio_max) = if asked.over_http {
         let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        let storm = tokio.map_err(Failed::Tokio)?.block_on(http::over_http(asked.plan.seed))?;
-        (storm, http::FASTER, http::ROUNDS * http::DOCUMENTS.0, RATIO_OVER_HTTP_MAX)
+        let storm = tokio.map_err(Failed::Tokio)?.block_on(http::over_http(asked.plan))?;
+        (storm, http::FASTER, None, RATIO_OVER_HTTP_MAX)
     } else {
-        (storm::in_virtual_time(asked.plan)?, 1.0, asked.plan.documents, RATIO_MAX)
+        let documents = asked.documents.unwrap_or(DOCUMENTS);
+        (storm::in_virtual_time(asked.plan, documents)?, 1.0, Some(documents), RATIO_MAX)
     };
     let verdicts = report::verdicts(&storm, documents, ratio_max);
     if asked.json {
@@ -108,12 +110,12 @@ fn play(asked: &Asked) -> Result<bool, Failed> {
 
 /// What stands above the table: the model.
 fn preamble(asked: &Asked, faster: f64) -> String {
-    let Plan { users, workers, document, think, .. } = asked.plan;
+    let Plan { users, workers, document_tokens, think, .. } = asked.plan;
     format!(
         "{users} people chat, {} s between questions; an export of documents of {} tokens, {workers} at once; one server: {} streams, each\n\
          {:.0} tokens/s alone and {:.0} with all of them; {} prompt tokens cost one of output. {}\n",
         think.as_secs(),
-        document.tokens(),
+        document_tokens,
         SERVER.slots,
         SERVER.of_each(1),
         SERVER.of_each(SERVER.slots),

@@ -60,8 +60,8 @@ fn groups<'a>(seen: &'a Seen, language: Language) -> Vec<(&'static str, &'a Samp
 pub(crate) fn table(storm: &Storm, faster: f64, language: Language) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let english = ["", "", "n", "p50 s", "p90 s", "p99 s", "refused", "answers/min", "tokens/min", "slots held"];
-    let korean = ["", "", "n", "p50 초", "p90 초", "p99 초", "거절", "응답/분", "토큰/분", "차지한 슬롯"];
+    let english = ["", "", "n", "p50 s", "p90 s", "p99 s", "refused", "answers/min", "tokens/min", "calls there"];
+    let korean = ["", "", "n", "p50 초", "p90 초", "p99 초", "거절", "응답/분", "토큰/분", "진행 중"];
     table.set_header(if language == Language::Korean { korean } else { english });
     let mut refusals = Vec::new();
     for (side, seen) in sides(storm, language) {
@@ -107,13 +107,13 @@ fn figures(samples: &Samples, span: Duration, faster: f64) -> Vec<String> {
     ]
 }
 
-/// How many slots a group held on average.
+/// How many calls of a group were at the server on average, in its slots or in its queue.
 fn slots(samples: &Samples, span: Duration) -> f64 {
     samples.held.as_secs_f64() / span.as_secs_f64()
 }
 
 /// What was promised, and what came.
-pub(crate) fn verdicts(storm: &Storm, documents: u64, ratio_max: f64) -> Vec<Verdict> {
+pub(crate) fn verdicts(storm: &Storm, documents: Option<u64>, ratio_max: f64) -> Vec<Verdict> {
     let p99 = |seen: &Seen| seen.chat.percentile(99).unwrap_or(f64::NAN);
     let (kept_apart, open) = (p99(&storm.kept_apart) / p99(&storm.quiet), p99(&storm.open) / p99(&storm.quiet));
     let p50 = |seen: &Seen| seen.chat.percentile(50).unwrap_or(f64::NAN);
@@ -133,8 +133,11 @@ pub(crate) fn verdicts(storm: &Storm, documents: u64, ratio_max: f64) -> Vec<Ver
             kept: open >= COLLAPSE_MIN,
         },
         Verdict {
-            text: format!("with compartments, the export finishes {done} of {documents} documents"),
-            kept: done == documents && export.given_up == 0,
+            text: match documents {
+                Some(all) => format!("with compartments, the export finishes {done} of {all} documents"),
+                None => format!("with compartments, the export finishes {done} documents while it may"),
+            },
+            kept: documents.is_none_or(|all| done == all) && done > 0 && export.given_up == 0,
         },
         Verdict {
             text: format!("and holds {held:.2} of its {EXPORT_SLOTS} slots (at least {EXPORT_USE_MIN} of them)"),
@@ -155,7 +158,7 @@ pub(crate) fn json(storm: &Storm, faster: f64, verdicts: &[Verdict]) -> Value {
             "refused": samples.refused,
             "given_up": samples.given_up,
             "tokens": samples.tokens,
-            "slots_held": slots(samples, span),
+            "calls_at_server_mean": slots(samples, span),
         })
     };
     let side = |seen: &Seen| {

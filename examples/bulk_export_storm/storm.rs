@@ -12,23 +12,16 @@ pub(crate) mod sides;
 use std::{sync::Arc, time::Duration};
 
 use callers::{Export, Plan, Seen, play};
-use server::{ModelServer, Speed, Work};
+use server::{ModelServer, Speed};
 use sides::{Failed, InProcess, Side, start};
 
 /// A server in the manner of one large accelerator that batches: 24 streams; one alone makes 50 tokens a second, and each further one
 /// slows all of them by one percent of that. A hundred prompt tokens cost as much as one token of output.
 pub(crate) const SERVER: Speed = Speed { slots: 24, alone: 50.0, slowed_by: 0.01, prompt_per_output: 100.0 };
 
-/// 30 people and an export of 3,000 documents of 5,000 tokens, 60 at once.
-pub(crate) const PLAN: Plan = Plan {
-    seed: 2_023,
-    users: 30,
-    think: Duration::from_secs(10),
-    workers: 60,
-    documents: 3_000,
-    document: Work { prompt_tokens: 4_500, output_tokens: 500 },
-    faster: 1.0,
-};
+/// 30 people, and an export of documents of 5,000 tokens, 60 at once.
+pub(crate) const PLAN: Plan =
+    Plan { seed: 2_023, users: 30, think: Duration::from_secs(10), workers: 60, document_tokens: 5_000, faster: 1.0 };
 
 /// What was seen of all three.
 pub(crate) struct Storm {
@@ -43,14 +36,14 @@ pub(crate) struct Storm {
 }
 
 /// Plays all three in virtual time, on a thread's own tokio.
-pub(crate) fn in_virtual_time(plan: Plan) -> Result<Storm, Failed> {
+pub(crate) fn in_virtual_time(plan: Plan, documents: u64) -> Result<Storm, Failed> {
     let virtual_time = |side, export| -> Result<(Seen, server::Seen), Failed> {
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         tokio.map_err(Failed::Tokio)?.block_on(one(plan, side, export))
     };
-    let (kept_apart, second) = virtual_time(Side::Compartments, Export::Documents)?;
+    let (kept_apart, second) = virtual_time(Side::Compartments, Export::Documents(documents))?;
     let (quiet, first) = virtual_time(Side::Compartments, Export::None(kept_apart.span))?;
-    let (open, third) = virtual_time(Side::Open, Export::Documents)?;
+    let (open, third) = virtual_time(Side::Open, Export::Documents(documents))?;
     Ok(Storm { quiet, kept_apart, open, servers: [first, second, third] })
 }
 
