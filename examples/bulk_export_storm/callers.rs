@@ -79,21 +79,11 @@ pub(crate) enum Export {
     /// So many documents; it takes as long as it takes.
     Documents(u64),
     /// As many documents as can be, for so long. What is not done then is not counted.
+    #[allow(dead_code, reason = "only over HTTP")]
     Until(Duration),
 }
 
 impl Plan {
-    /// What a person's question of this number costs: a prompt of 400 to 1,200 tokens, and an answer that the model ends when it is done,
-    /// after 80 to 800.
-    fn question(&self, chance: Chance, number: u64) -> Work {
-        let prompt = 400.0 + 800.0 * chance.fork(1).share(number);
-        let output = (80.0 + exponential(170.0, chance.fork(2).share(number))).min(800.0);
-        // proof of no loss: both are below 2,000 and positive.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
-        let work = Work { prompt_tokens: prompt as u64, output_tokens: output as u64 };
-        work
-    }
-
     /// What a document of this number costs: the same for all, of which the answer is 200 to 800.
     fn document(&self, number: u64) -> Work {
         // proof of no loss: below 1,000 and positive.
@@ -108,6 +98,17 @@ impl Plan {
         let seconds = exponential(mean, chance.fork(3).share(number)).min(6.0 * mean);
         Duration::from_secs_f64(seconds / self.faster)
     }
+}
+
+/// What a person's question of this number costs: a prompt of 400 to 1,200 tokens, and an answer that the model ends when it is done,
+/// after 80 to 800.
+fn question(chance: Chance, number: u64) -> Work {
+    let prompt = 400.0 + 800.0 * chance.fork(1).share(number);
+    let output = (80.0 + exponential(170.0, chance.fork(2).share(number))).min(800.0);
+    // proof of no loss: both are below 2,000 and positive.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small and positive")]
+    let work = Work { prompt_tokens: prompt as u64, output_tokens: output as u64 };
+    work
 }
 
 fn exponential(mean: f64, share: f64) -> f64 {
@@ -153,7 +154,7 @@ async fn chat(agent: AgentHandle, plan: Plan, user: u64, mut over: watch::Receiv
             _ = over.wait_for(|over| *over) => break,
             () = sleep(plan.thinking(chance, number)) => {}
         }
-        let work = plan.question(chance, number);
+        let work = question(chance, number);
         ask(&agent, ("chat", "interactive", tenant), work, &mut samples, Some(ASKED_MAX)).await;
     }
     (tenant, samples)

@@ -47,7 +47,7 @@ fn sides(storm: &Storm, language: Language) -> [(&str, &Seen); 3] {
     ]
 }
 
-fn groups<'a>(seen: &'a Seen, language: Language) -> Vec<(&'static str, &'a Samples)> {
+fn groups(seen: &Seen, language: Language) -> Vec<(&'static str, &Samples)> {
     let all = [
         (language.say("chat", "채팅"), &seen.chat),
         (language.say("chat, exporting customer", "채팅 (내보내는 고객)"), &seen.neighbours),
