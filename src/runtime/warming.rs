@@ -17,7 +17,7 @@ use super::{
     core::{AgentCore, Shared, lock},
     metric,
     orchestrator::OrchestratorMessage,
-    ports::{Backend, ColdStart, Progress, WarmUp},
+    ports::{Backend, ColdStart, WarmUp},
     refusal::Refusal,
     settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
 };
@@ -26,13 +26,17 @@ use crate::{
         clock::Timestamp,
         facts::{Ending, TimeoutKind},
         name::Name,
-        reply::{AttemptFailure, Reply},
+        reply::AttemptFailure,
     },
     policy::warmth::{
-        machine::{Ask, Belief, Epoch, FoundCold, WarmUpEnd, Warmth},
+        machine::{Ask, Belief, Epoch, WarmUpEnd, Warmth},
         swaps::Swaps,
     },
 };
+
+mod sight;
+
+pub(crate) use sight::Sight;
 
 /// A server that says that it is loading is asked again after this.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -232,13 +236,6 @@ impl ModelCore {
     }
 }
 
-/// What an attempt needs to tell of its model: which, and in which epoch it began.
-pub(crate) struct Sight {
-    model: Arc<ModelCore>,
-    cold_start: ColdStart,
-    epoch: Epoch,
-}
-
 /// What a call that has everything else finds.
 pub(crate) enum Found {
     /// Nothing is in its way.
@@ -259,7 +256,7 @@ pub(crate) fn look(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Result<Found
         asked
     };
     match asked {
-        Ask::Go(epoch) => Ok(Found::Ready(Some(Sight { model: Arc::clone(model), cold_start, epoch }))),
+        Ask::Go(epoch) => Ok(Found::Ready(Some(Sight::at(model, cold_start, epoch)))),
         Ask::WarmUp(epoch) => Ok(Found::Cold(WarmingUp::begin(shared, agent, model, epoch))),
         Ask::Wait(wait) => Err(Refusal::Warming { model: Arc::clone(&model.name), wait }),
     }
@@ -361,51 +358,6 @@ async fn until_loaded(backend: &dyn Backend) -> Result<WarmUp, AttemptFailure> {
             }
             Ok(WarmUp::WasLoaded) if was_loading => return Ok(WarmUp::Loaded),
             ended => return ended,
-        }
-    }
-}
-
-impl Sight {
-    fn of(model: &Arc<ModelCore>, agent: &AgentCore) -> Self {
-        let epoch = lock(&model.warmth).epoch();
-        Self { model: Arc::clone(model), cold_start: cold_start(&agent.settings, &*agent.backend), epoch }
-    }
-
-    /// Whether the model was not there all along: being slow or late then says nothing about anybody's health.
-    pub(crate) fn is_excused(&self, progress: &Progress) -> bool {
-        progress.had_model_loaded() || lock(&self.model.warmth).epoch() != self.epoch
-    }
-
-    /// Tells what an attempt saw of its model.
-    pub(crate) fn tell(&self, shared: &Shared, result: &Result<Reply, AttemptFailure>, progress: &Progress) {
-        let now = shared.now();
-        let has_content = result.is_ok() || progress.first_content().is_some();
-        let on_the_way = has_content && progress.had_model_loaded();
-        let mut warmth = lock(&self.model.warmth);
-        let (before, used_at) = (warmth.belief(now), warmth.used_at());
-        let found = match result {
-            _ if on_the_way => warmth.loaded_on_the_way(self.epoch, self.cold_start, now),
-            _ if has_content => {
-                warmth.used(self.epoch, self.cold_start, now);
-                FoundCold::Stale
-            }
-            Err(AttemptFailure { ending: Ending::Loading, .. }) => warmth.found_cold(self.epoch, now),
-            Err(AttemptFailure { ending: Ending::Timeout { .. } | Ending::Network { .. }, .. }) => {
-                warmth.doubted(self.epoch);
-                FoundCold::Stale
-            }
-            _ => FoundCold::Stale,
-        };
-        let after = warmth.belief(now);
-        drop(warmth);
-        if after != before {
-            self.model.show(after);
-        }
-        if found == FoundCold::Surprise {
-            shared.models.was_surprised(&self.model, used_at, now);
-        }
-        if on_the_way && found != FoundCold::Stale {
-            shared.models.was_loaded(&self.model, now);
         }
     }
 }
