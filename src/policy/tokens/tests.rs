@@ -165,13 +165,6 @@ fn nonsense_overflows_nothing() {
 }
 
 #[test]
-fn which_tokens_count() {
-    let amount = |counted: CountedTokens| counted.amount(30, 4);
-    assert_eq!([CountedTokens::Both, CountedTokens::Input, CountedTokens::Output].map(amount), [34, 30, 4]);
-    assert_eq!(CountedTokens::Both.amount(u64::MAX, 1), u64::MAX);
-}
-
-#[test]
 fn the_shared_case() {
     let Some(folder) = std::env::var_os("WATERTIGHT_SHARED") else {
         eprintln!("skipped: WATERTIGHT_SHARED is not set");
