@@ -81,6 +81,12 @@ impl Guarantees {
         Self { agents: agents.to_vec(), ..Self::default() }
     }
 
+    /// The same members, with nothing kept for any of them.
+    fn nothing(&self) -> Self {
+        let classes = self.classes.iter().map(|share| ClassShare { slots: 0, ..*share }).collect();
+        Self { agents: vec![0; self.agents.len()], features: vec![0; self.features.len()], classes }
+    }
+
     /// The largest sum that is kept at once, by agents, features or classes.
     fn sum_max(&self) -> u64 {
         let sum = |shares: &[u32]| shares.iter().copied().map(u64::from).sum::<u64>();
@@ -164,12 +170,16 @@ impl Classes {
         }
     }
 
-    /// Whether a slot of `free` ones is there for this class: what is left of the shares that are kept from it must stay.
+    /// Whether a slot of `free` ones is there for this class: what is left of the shares that are kept from it must stay. A class whose
+    /// minimum is not used up gives way to other minimums only: the slots of its own are nobody else's.
     fn leave_room(&self, class: u16, free: u32) -> bool {
+        let class = usize::from(class);
+        let own = self.classes.get(class);
+        let has_minimum_left =
+            own.is_some_and(|(share, in_flight)| share.kept_from == KeptFrom::All && *in_flight < share.slots);
         let kept = |(place, (share, in_flight)): (usize, &(ClassShare, u32))| {
-            let of_it = place == usize::from(class);
-            let from_it = share.kept_from == KeptFrom::All || place < usize::from(class);
-            if of_it || !from_it { 0 } else { share.slots.saturating_sub(*in_flight) }
+            let is_kept = share.kept_from == KeptFrom::All || (place < class && !has_minimum_left);
+            if place == class || !is_kept { 0 } else { share.slots.saturating_sub(*in_flight) }
         };
         self.classes.is_empty() || free > self.classes.iter().enumerate().map(kept).sum()
     }
@@ -218,8 +228,9 @@ impl Bulkhead {
     /// Another cap and other shares for the same members, while calls run: shrinking below what is in flight only refuses newcomers.
     pub fn resize(&mut self, cap: u32, guarantees: &Guarantees) {
         self.cap = cap;
-        let none = Guarantees::default();
-        let guarantees = if guarantees.sum_max() <= u64::from(cap) { guarantees } else { &none };
+        let fit = guarantees.sum_max() <= u64::from(cap);
+        let none = guarantees.nothing();
+        let guarantees = if fit { guarantees } else { &none };
         self.agents.resize(&guarantees.agents);
         self.features.resize(&guarantees.features);
         self.classes.resize(&guarantees.classes);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::relay::Relay;
+use super::{compartments::Asking, relay::Relay};
 use crate::{
     model::{
         clock::Timestamp,
@@ -43,6 +43,14 @@ pub struct CallContext {
     pub deadline: Option<Timestamp>,
     /// A tighter timeout of this call than the agent's own.
     pub timeout: Option<Duration>,
+}
+
+impl CallContext {
+    /// Whose slots it needs.
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        let (feature, tenant) = (self.feature.as_deref(), self.tenant.as_deref());
+        Asking { feature, tenant, class: self.priority.as_deref() }
+    }
 }
 
 /// A call.

@@ -138,7 +138,11 @@ impl<T> Lines<T> {
         self.lacking.contains_key(&count)
     }
 
-    /// Since when the one who has stood longest waits.
+    pub(super) fn has(&self, ticket: Ticket) -> bool {
+        self.waiters.contains_key(&ticket)
+    }
+
+    #[cfg(test)]
     pub(super) fn each(&self) -> impl Iterator<Item = (Ticket, &Waiter<T>)> {
         self.waiters.iter().map(|(ticket, waiter)| (*ticket, waiter))
     }

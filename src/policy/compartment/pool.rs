@@ -196,14 +196,14 @@ impl<T> Pool<T> {
         Ok(Joined::Waits(self.lines.join(order, line, ways, lacks, who)))
     }
 
+    /// Whether somebody stands in the line.
+    pub fn is_waiting(&self, ticket: Ticket) -> bool {
+        self.lines.has(ticket)
+    }
+
     /// Leaves the line; `None` if it was served meanwhile or never stood there.
     pub fn leave(&mut self, ticket: Ticket) -> Option<T> {
         self.lines.leave(ticket).map(|waiter| waiter.who)
-    }
-
-    /// Everybody who waits.
-    pub fn waiters(&self) -> impl Iterator<Item = (Ticket, &T, Order)> {
-        self.lines.each().map(|(ticket, waiter)| (ticket, &waiter.who, waiter.order))
     }
 
     /// The first count, in the fixed order, that has no slot for this call.
