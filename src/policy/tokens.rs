@@ -2,6 +2,7 @@
 //! not used, and remembers what was used beyond. It counts nothing itself and knows no model: amounts are handed in.
 
 pub mod accounts;
+pub mod draw;
 
 use std::{collections::VecDeque, time::Duration};
 

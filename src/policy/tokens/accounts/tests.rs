@@ -136,7 +136,18 @@ fn who_has_no_budget_is_asked_nothing() {
     assert!(concerns(&far, Some("chat"), None));
     assert!(concerns(&far, None, Some("acme")));
     assert!(concerns(&far, None, Some("somebody")), "strangers are tenants of their own");
-    assert!(!concerns(&far, None, None) && !concerns(&far, Some("unheard"), None));
+    assert!(concerns(&far, None, None), "and so are all together that name none");
+    let mut shut = settings();
+    shut.unknown_tenant = UnknownTenant::Refused;
+    let mut accounts = Accounts::new(&shut, &[(local.clone(), rates(9))]);
+    for (provider, feature, tenant, want) in [
+        (&local, None, None, true),
+        (&far, None, None, false),
+        (&far, Some("unheard"), Some("unheard"), false),
+        (&far, Some("chat"), None, true),
+    ] {
+        assert_eq!(accounts.concerns(&Drawer { provider, feature, tenant }), want);
+    }
     let held = accounts.reserve(&Drawer { provider: &far, feature: None, tenant: None }, told(9, 9), ms(0)).unwrap();
     assert!(held.parts.is_empty());
     let mut open = settings();
@@ -222,8 +233,8 @@ proptest! {
             let fits = cap(sum(&book, &|_, _| true), 1_000)
                 && (feature != 1 || cap(sum(&book, &|f, _| f == 1), 600))
                 && (feature != 2 || cap(sum(&book, &|f, _| f == 2), 300))
-                && (tenant == 0 || cap(sum(&book, &|_, t| t == tenant), 200))
-                && (tenant == 0 || feature != 1 || cap(sum(&book, &|f, t| f == 1 && t == tenant), 80));
+                && cap(sum(&book, &|_, t| t == tenant), 200)
+                && (feature != 1 || cap(sum(&book, &|f, t| f == 1 && t == tenant), 80));
             match accounts.reserve(&who, told(prompt, output), ms(now)) {
                 Ok(held) => {
                     prop_assert!(fits);
