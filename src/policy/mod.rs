@@ -9,6 +9,7 @@ pub mod chance;
 pub mod compartment;
 pub mod fallback;
 pub mod ladder;
+pub mod price;
 pub mod restart;
 pub mod retry;
 pub mod retry_after;

@@ -341,7 +341,10 @@ mod tests {
         for agent in both() {
             let reply = ask(&agent, json!({"text": "one two", "more": 1})).await.unwrap();
             assert_eq!(reply.output, json!({"words": 2}), "{agent:?}");
-            assert_eq!(reply.usage, Some(Usage { prompt_tokens: 3, output_tokens: 1, estimated: false }));
+            assert_eq!(
+                reply.usage,
+                Some(Usage { prompt_tokens: 3, output_tokens: 1, estimated: false, ..Usage::default() })
+            );
         }
     }
 

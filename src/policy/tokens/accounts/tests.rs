@@ -129,7 +129,7 @@ fn only_what_a_budget_counts_is_taken_from_it() {
 
 #[test]
 fn who_has_no_budget_is_asked_nothing() {
-    let mut accounts = accounts();
+    let accounts = accounts();
     let (local, far) = (name("local"), name("far"));
     let concerns = |provider, feature, tenant| accounts.concerns(&Drawer { provider, feature, tenant });
     assert!(concerns(&local, None, None));
