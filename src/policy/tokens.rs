@@ -99,7 +99,7 @@ impl TokenBudget {
         }
     }
 
-    /// Takes an amount, or nothing.
+    /// Takes an amount, or nothing. An amount of 0 always fits: it is the place where real use is written down later.
     pub fn reserve(&mut self, tokens: u64, now: Timestamp) -> Result<ReservationId, BudgetRefusal> {
         let now = self.advance(now);
         self.ask(tokens, now)?;
@@ -187,6 +187,9 @@ impl TokenBudget {
     fn ask(&self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
         if tokens > self.limit {
             return Err(BudgetRefusal::TooLarge { limit: self.limit });
+        }
+        if tokens == 0 {
+            return Ok(());
         }
         let missing = self.used.saturating_add(tokens).saturating_sub(self.limit);
         let own = (missing > 0).then(|| self.wait_for(missing, now));

@@ -70,6 +70,8 @@ struct Call {
     /// When the attempt under way began.
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
+    /// Where a budget or a price concerns it.
+    spending: Option<Box<Spending>>,
     /// In attempts, all together.
     spent: Duration,
     /// Something was passed on.
@@ -84,7 +86,7 @@ struct Call {
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
-    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
+    fn begin(mut permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let started = shared.now();
         let turn = leg.as_ref().map(|leg| leg.turn);
@@ -104,6 +106,7 @@ impl Call {
             records: Vec::new(),
             under_way: None,
             usage: None,
+            spending: permit.spending.take(),
             spent: Duration::ZERO,
             committed: false,
             bad_replies: 0,
@@ -134,6 +137,14 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
+            // The first one's are there since its admission.
+            if let Some(spending) = &mut self.spending {
+                if let Err(refused) = spending.reserve(now) {
+                    let failure = || AttemptFailure::new(Ending::OwnRefusal, refused.to_string());
+                    return (Err(last.unwrap_or_else(failure)), Some(Stop::AttemptsUsed));
+                }
+                spending.sent();
+            }
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
@@ -259,6 +270,10 @@ impl Call {
         let (status, failure, usage) = match &result {
             Ok(reply) => (reply.status, None, reply.usage),
             Err(failure) => (failure.status, Some(failure), failure.usage),
+        };
+        let usage = match &mut self.spending {
+            Some(spending) => spending.settle(&result, progress, elapsed),
+            None => usage,
         };
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);

@@ -110,6 +110,7 @@ pub struct RuntimeBuilder {
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
     compartments: CompartmentSettings,
+    spending: SpendingSettings,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -165,6 +166,14 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn compartments(mut self, settings: CompartmentSettings) -> Self {
         self.compartments = settings;
+        self
+    }
+
+    /// Token budgets of providers, and prices; budgets of features and tenants stand with their compartments. Nothing is counted
+    /// without either.
+    #[must_use]
+    pub fn spending(mut self, settings: SpendingSettings) -> Self {
+        self.spending = settings;
         self
     }
 
@@ -227,6 +236,7 @@ impl RuntimeBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            tokens: TokenBook::of(self.spending, &self.compartments),
             compartments: compartments.build(),
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),

@@ -184,6 +184,8 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     /// Who is there; replaced as a whole by a reload.
     pub(crate) table: ArcSwap<AgentTable>,
+    /// Token budgets and prices; `None` where there are none.
+    pub(crate) tokens: Option<TokenBook>,
     /// All slots, and who waits for them.
     pub(crate) compartments: Compartments,
     pub(crate) supervisor: Address<SupervisorMessage>,

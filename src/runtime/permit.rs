@@ -180,6 +180,8 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// The tokens of its first attempt, until the attempts take them over.
+    pub(crate) spending: Option<Box<Spending>>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
     /// It is on its way to the supervisor with an outcome.
@@ -195,6 +197,7 @@ impl Permit {
             id,
             passes,
             lease: Arc::new(lease),
+            spending: None,
             aged: false,
             handed_over: false,
             settled: false,

@@ -226,7 +226,7 @@ proptest! {
         for (feature, tenant, prompt, output, used, gap) in asks {
             now += gap;
             let who = Drawer { provider: &local, feature: features[feature], tenant: tenants[tenant] };
-            let cap = |sum: u64, cap: u64| sum + prompt + output <= cap;
+            let cap = |sum: u64, cap: u64| prompt + output == 0 || sum + prompt + output <= cap;
             let sum = |book: &[(usize, usize, u64, u64)], of: &dyn Fn(usize, usize) -> bool| -> u64 {
                 book.iter().filter(|(f, t, at, _)| at + 60_000 > now && of(*f, *t)).map(|(_, _, _, amount)| *amount).sum()
             };
