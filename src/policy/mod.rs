@@ -14,6 +14,7 @@ pub mod restart;
 pub mod retry;
 pub mod retry_after;
 pub mod retry_settings;
+pub mod run_caps;
 pub mod setting;
 pub mod shedding;
 pub mod slow;

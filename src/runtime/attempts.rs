@@ -19,6 +19,7 @@ use super::{
     permit::Permit,
     ports::{AttemptRequest, Progress},
     refusal::{Refusal, failure_envelope},
+    spending::Spending,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
@@ -88,6 +89,7 @@ type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 impl Call {
     fn begin(mut permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
+        let spending = permit.spending.take();
         let started = shared.now();
         let turn = leg.as_ref().map(|leg| leg.turn);
         // A caller's own timeout is a deadline like any other: an impatient caller says nothing about the agent.
@@ -106,7 +108,7 @@ impl Call {
             records: Vec::new(),
             under_way: None,
             usage: None,
-            spending: permit.spending.take(),
+            spending,
             spent: Duration::ZERO,
             committed: false,
             bad_replies: 0,
@@ -188,6 +190,8 @@ impl Call {
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         // What was passed on by then, nobody knows either.
         self.committed = true;
+        // ... nor what it used: it counts as it was reserved.
+        self.spending = None;
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
             self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));

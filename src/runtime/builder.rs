@@ -25,11 +25,15 @@ use super::{
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
+    spending::{SpendingSettings, TokenBook},
     supervisor::Book,
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
+    policy::{
+        chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, run_caps::RunCaps,
+        setting::InvalidSetting,
+    },
 };
 
 /// The most agents of one runtime.
@@ -111,6 +115,7 @@ pub struct RuntimeBuilder {
     captures: Option<Captures>,
     compartments: CompartmentSettings,
     spending: SpendingSettings,
+    run_caps: RunCaps,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -177,6 +182,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// What each run may use in all; nothing is capped without this.
+    #[must_use]
+    pub fn run_caps(mut self, caps: RunCaps) -> Self {
+        self.run_caps = caps;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -236,7 +248,8 @@ impl RuntimeBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
-            tokens: TokenBook::of(self.spending, &self.compartments),
+            run_caps: self.run_caps,
+            tokens: TokenBook::of(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),

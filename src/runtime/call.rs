@@ -5,8 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::ports::Asked;
-use super::{compartments::Asking, relay::Relay};
+use super::{compartments::Asking, ports::Asked, relay::Relay};
 use crate::{
     model::{
         clock::Timestamp,

@@ -25,13 +25,14 @@ use super::{
     ports::{Backend, CallLog, Clock},
     pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
+    spending::TokenBook,
     supervisor::{Book, SupervisorMessage},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{
         breaker::window::Source, chance::Chance, compartment::needs::CountId, fallback::Rank, restart::RestartLedger,
-        retry::RetryBudget, verdict::Keyed,
+        retry::RetryBudget, run_caps::RunCaps, verdict::Keyed,
     },
 };
 
@@ -184,6 +185,8 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     /// Who is there; replaced as a whole by a reload.
     pub(crate) table: ArcSwap<AgentTable>,
+    /// What each run may use in all.
+    pub(crate) run_caps: RunCaps,
     /// Token budgets and prices; `None` where there are none.
     pub(crate) tokens: Option<TokenBook>,
     /// All slots, and who waits for them.

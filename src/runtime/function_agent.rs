@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     core::lock,
-    ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate},
 };
 use crate::model::{
     facts::Ending,
@@ -252,6 +252,11 @@ impl Backend for FunctionAgent {
             };
             Ok(Reply { usage: shown.usage(), ..Reply::of(output) })
         })
+    }
+
+    /// A function that uses a model says so when it has: what it used is debt in its budgets.
+    fn estimate(&self, _: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
+        Some(TokenEstimate::NONE)
     }
 }
 

@@ -17,6 +17,7 @@ use super::{
     parked::ParkedAt,
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
+    spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
 };
 use crate::{

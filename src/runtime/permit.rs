@@ -7,6 +7,7 @@ use super::{
     compartments::Seats,
     core::{AgentCore, Guard, Shared},
     metric,
+    spending::Spending,
     supervisor::SupervisorMessage,
 };
 use crate::{

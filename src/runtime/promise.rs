@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ports::{AttemptRequest, Backend, BoxFuture, Progress};
+use super::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget};
 use crate::model::{
     facts::Ending,
     reply::{AttemptFailure, Reply},
@@ -56,5 +56,13 @@ impl Backend for Promised {
             failure.usage = reply.usage;
             Err(failure)
         })
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        self.inner.estimate(asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.inner.vendor_budget()
     }
 }

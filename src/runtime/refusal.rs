@@ -19,6 +19,7 @@ use crate::{
         compartment::directory::Stranger,
         fallback::Reason as FallbackReason,
         retry::is_retryable,
+        run_caps::CapReached,
         tokens::{
             BudgetRefusal,
             draw::{AccountId, NoTokens},
@@ -48,8 +49,8 @@ pub(crate) enum Refusal {
     #[error("{refused}")]
     Tokens { refused: NoTokens },
     /// A run has used up what it may use in all.
-    #[error("the run has used up its {cap} of {limit}")]
-    RunSpent { cap: &'static str, limit: String },
+    #[error("{reached}")]
+    RunSpent { reached: CapReached },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -127,11 +128,9 @@ impl Refusal {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
             Self::Tokens { refused } => !is_of_target(refused),
-            Self::RunSpent { .. }
-            | Self::Stranger { .. }
-            | Self::Deadline
-            | Self::ShuttingDown
-            | Self::DeadLetter => true,
+            Self::RunSpent { .. } | Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => {
+                true
+            }
             Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -151,7 +150,7 @@ impl Refusal {
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Stranger { stranger } => stranger_envelope(*stranger, message),
             Self::Tokens { refused } => tokens_envelope(refused, message),
-            Self::RunSpent { cap, .. } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", *cap),
+            Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),

@@ -14,6 +14,7 @@ use super::{
     metric,
     ports::{Asked, Progress, TokenEstimate},
     refusal::Refusal,
+    settings::ProviderSettings,
     token_count::TokenCounter,
 };
 use crate::{
@@ -41,8 +42,6 @@ const INPUT_DEPTH_MAX: usize = 32;
 /// Token budgets and prices, as configured. Budgets of features and tenants stand with their compartments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpendingSettings {
-    /// What providers allow in a minute.
-    pub providers: Vec<(Name, Rates)>,
     /// What an answer is taken for where nobody says how long it may be.
     pub output_tokens_assumed: u64,
     /// Prices by target (`provider/model`).
@@ -51,7 +50,7 @@ pub struct SpendingSettings {
 
 impl Default for SpendingSettings {
     fn default() -> Self {
-        Self { providers: Vec::new(), output_tokens_assumed: OUTPUT_TOKENS_ASSUMED, prices: HashMap::new() }
+        Self { output_tokens_assumed: OUTPUT_TOKENS_ASSUMED, prices: HashMap::new() }
     }
 }
 
@@ -65,8 +64,13 @@ pub(crate) struct TokenBook {
 
 impl TokenBook {
     /// `None` where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
-    pub(crate) fn of(settings: SpendingSettings, compartments: &CompartmentSettings) -> Option<Self> {
-        let SpendingSettings { providers, output_tokens_assumed, prices } = settings;
+    pub(crate) fn of(
+        settings: SpendingSettings,
+        compartments: &CompartmentSettings,
+        providers: &[ProviderSettings],
+    ) -> Option<Self> {
+        let SpendingSettings { output_tokens_assumed, prices } = settings;
+        let providers = rates_of(providers);
         let mut rates = providers.iter().map(|(_, rates)| rates);
         let of_callers = compartments.features.iter().map(|feature| feature.rates);
         let mut of_callers = of_callers.chain(compartments.tiers.iter().map(|tier| tier.rates));
@@ -80,8 +84,8 @@ impl TokenBook {
     }
 
     /// Budgets as another configuration has them; what their windows hold stays there.
-    pub(crate) fn configure(&self, providers: &[(Name, Rates)], compartments: &CompartmentSettings) {
-        lock(&self.accounts).configure(compartments, providers);
+    pub(crate) fn configure(&self, providers: &[ProviderSettings], compartments: &CompartmentSettings) {
+        lock(&self.accounts).configure(compartments, &rates_of(providers));
     }
 
     /// Shows the budgets that have a configured name.
@@ -99,6 +103,10 @@ impl TokenBook {
     pub(crate) fn used(&self, account: &AccountId, now: Timestamp) -> Option<(u64, u64)> {
         lock(&self.accounts).show_one(account, now).map(|shown| (shown.used, shown.reserved))
     }
+}
+
+fn rates_of(providers: &[ProviderSettings]) -> Vec<(Name, Rates)> {
+    providers.iter().map(|provider| (provider.name.clone(), provider.rates)).collect()
 }
 
 /// Whether an attempt's request may have gone out.
@@ -127,6 +135,10 @@ impl Drop for Reserved {
             (None, Sent::No) => accounts.settle(held, 0, 0, now),
             // It ended where nobody could look: what was reserved is the best that is known.
             (None, Sent::Yes) => accounts.settle_in_full(held, now),
+        }
+        drop(accounts);
+        if self.used.is_none() && self.sent == Sent::Yes {
+            metric::count(metric::TOKENS_GUESSED, vec![metrics::Label::from_static_parts("reason", "lost")], 1);
         }
     }
 }
@@ -283,7 +295,7 @@ fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64)
 fn rough_estimate(asked: Option<&Asked>) -> TokenEstimate {
     let prompt = match asked {
         None => 0,
-        Some(Asked { relay: Some((_, body)), .. }) => TokenCounter::Letters.count(body.text()),
+        Some(Asked { relay: Some((_, body)), .. }) => TokenCounter::Letters.count(body.as_str()),
         Some(Asked { input, relay: None }) => TokenCounter::Letters.count(&text_of(input)),
     };
     TokenEstimate { prompt, output_max: None }

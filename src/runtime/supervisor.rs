@@ -166,7 +166,13 @@ impl SupervisorActor {
                 book.tick(now);
                 self.release_quarantined(book, now);
             }
-            SupervisorMessage::Beat => self.shared.pulse.supervisor_turned(now),
+            SupervisorMessage::Beat => {
+                self.shared.pulse.supervisor_turned(now);
+                // What leaves a window leaves it without anybody's doing.
+                if let Some(tokens) = &self.shared.tokens {
+                    tokens.show(now);
+                }
+            }
             SupervisorMessage::Crash => {}
         }
     }

@@ -29,6 +29,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
+    spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
     whole::check_whole,
 };
@@ -39,8 +40,9 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 17] = [
+const TABLES: [&str; 19] = [
     "agents",
+    "budgets",
     "capture",
     "compartments",
     "defaults",
@@ -51,6 +53,7 @@ const TABLES: [&str; 17] = [
     "limits",
     "node",
     "places",
+    "prices",
     "priorities",
     "providers",
     "run",
@@ -59,19 +62,8 @@ const TABLES: [&str; 17] = [
     "tiers",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 11] = [
-    "adaptive",
-    "callers",
-    "cluster",
-    "ladders",
-    "logs",
-    "metrics",
-    "priority",
-    "prices",
-    "quotas",
-    "rollout",
-    "volume_guard",
-];
+const LATER: [&str; 10] =
+    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +117,8 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// What models cost, and what an answer is taken for.
+    pub spending: SpendingTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -136,6 +130,15 @@ impl Settings {
     /// The agent by this name.
     pub fn agent(&self, name: &str) -> Option<&Agent> {
         self.agents.iter().find(|agent| agent.settings.name.as_str() == name)
+    }
+
+    /// Whether a budget or a price wants to know how many tokens a request has.
+    pub fn counts_tokens(&self) -> bool {
+        let providers = self.providers.iter().map(|provider| provider.settings.rates);
+        let features = self.compartments.features.iter().map(|feature| feature.rates);
+        let tiers = self.compartments.tiers.iter().map(|tier| tier.rates);
+        let is_budgeted = providers.chain(features).chain(tiers).any(|rates| rates.tokens_per_minute.is_some());
+        is_budgeted || !self.spending.prices.is_empty()
     }
 
     /// The provider by this name.
@@ -167,6 +170,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
+    let spending = read_spending(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     reader.finish(&LATER);
@@ -197,6 +201,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        spending,
         compartments,
         keys,
         instances,

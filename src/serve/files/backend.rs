@@ -19,7 +19,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget},
     serve::access::signature::{Purpose, Signer},
 };
 
@@ -162,6 +162,14 @@ impl Backend for WithFiles {
                 None => self.inner.attempt(request, progress).await,
             }
         })
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        self.inner.estimate(asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.inner.vendor_budget()
     }
 }
 

@@ -7,7 +7,7 @@ use reqwest::Method;
 use crate::{
     model::reply::{AttemptFailure, Reply},
     runtime::{
-        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget},
         relay::{Relay, RelayKind},
     },
     transport::{
@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     completion::Completion,
-    output,
+    estimate, output,
     relay::exchange::{self, Destination},
     request,
     settings::{CheckedSettings, InvalidOpenAi, OpenAiSettings},
@@ -144,6 +144,14 @@ impl Backend for OpenAiAgent {
 
     fn relays(&self) -> bool {
         true
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        estimate::of_asked(&self.agent, asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.client.vendor_budget()
     }
 }
 
