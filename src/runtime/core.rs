@@ -185,10 +185,10 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     /// Who is there; replaced as a whole by a reload.
     pub(crate) table: ArcSwap<AgentTable>,
-    /// What each run may use in all.
-    pub(crate) run_caps: RunCaps,
-    /// Token budgets and prices; `None` where there are none.
-    pub(crate) tokens: Option<TokenBook>,
+    /// What each run may use in all; written by a reload.
+    pub(crate) run_caps: Mutex<RunCaps>,
+    /// Token budgets and prices.
+    pub(crate) tokens: TokenBook,
     /// All slots, and who waits for them.
     pub(crate) compartments: Compartments,
     pub(crate) supervisor: Address<SupervisorMessage>,

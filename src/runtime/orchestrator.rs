@@ -233,7 +233,8 @@ impl OrchestratorActor {
         let context = run_call::context_of(run, &inner.plan, request);
         let (calls, usage) = inner.plan.spent();
         let under_way = u64::try_from(inner.calls.len()).unwrap_or(u64::MAX);
-        if let Err(reached) = self.shared.run_caps.check(calls.saturating_add(under_way), usage) {
+        let caps = *lock(&self.shared.run_caps);
+        if let Err(reached) = caps.check(calls.saturating_add(under_way), usage) {
             let refused = handle.refused(&Refusal::RunSpent { reached }, &context);
             return Err(run_call::not_resendable(*refused.envelope));
         }

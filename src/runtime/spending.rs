@@ -4,13 +4,17 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use super::{
     call::{CallContext, CallRequest},
     core::{AgentCore, Shared, lock},
+    engine::Runtime,
     metric,
     ports::{Asked, Progress, TokenEstimate},
     refusal::Refusal,
@@ -27,9 +31,10 @@ use crate::{
     policy::{
         compartment::settings::{CompartmentSettings, Rates},
         price::Price,
+        run_caps::RunCaps,
         tokens::{
             accounts::{Accounts, Held},
-            draw::{AccountId, Drawer, Need, NoTokens, OutputBound},
+            draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
         },
     },
 };
@@ -56,41 +61,58 @@ impl Default for SpendingSettings {
 
 /// The token budgets of a runtime, and its prices.
 pub(crate) struct TokenBook {
-    /// Written by callers and by attempts that end.
-    accounts: Mutex<Accounts>,
-    output_tokens_assumed: u64,
-    prices: HashMap<String, Price>,
+    /// False where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
+    is_asked: AtomicBool,
+    /// Written by callers, by attempts that end and by a reload.
+    state: Mutex<State>,
+}
+
+struct State {
+    accounts: Accounts,
+    settings: Arc<SpendingSettings>,
 }
 
 impl TokenBook {
-    /// `None` where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
-    pub(crate) fn of(
+    pub(crate) fn new(
         settings: SpendingSettings,
         compartments: &CompartmentSettings,
         providers: &[ProviderSettings],
-    ) -> Option<Self> {
-        let SpendingSettings { output_tokens_assumed, prices } = settings;
-        let providers = rates_of(providers);
-        let mut rates = providers.iter().map(|(_, rates)| rates);
-        let of_callers = compartments.features.iter().map(|feature| feature.rates);
-        let mut of_callers = of_callers.chain(compartments.tiers.iter().map(|tier| tier.rates));
-        let is_budgeted = rates.any(|rates| rates.tokens_per_minute.is_some())
-            || of_callers.any(|rates| rates.tokens_per_minute.is_some());
-        (is_budgeted || !prices.is_empty()).then(|| Self {
-            accounts: Mutex::new(Accounts::new(compartments, &providers)),
-            output_tokens_assumed,
-            prices,
-        })
+    ) -> Self {
+        let state = State { accounts: Accounts::default(), settings: Arc::default() };
+        let book = Self { is_asked: AtomicBool::new(false), state: Mutex::new(state) };
+        book.configure(settings, compartments, providers);
+        book
     }
 
-    /// Budgets as another configuration has them; what their windows hold stays there.
-    pub(crate) fn configure(&self, providers: &[ProviderSettings], compartments: &CompartmentSettings) {
-        lock(&self.accounts).configure(compartments, &rates_of(providers));
+    /// Budgets and prices as another configuration has them; what is in a budget's window stays there.
+    pub(crate) fn configure(
+        &self,
+        settings: SpendingSettings,
+        compartments: &CompartmentSettings,
+        providers: &[ProviderSettings],
+    ) {
+        let providers = rates_of(providers);
+        let of_features = compartments.features.iter().map(|feature| feature.rates);
+        let of_tiers = compartments.tiers.iter().map(|tier| tier.rates);
+        let mut rates = providers.iter().map(|(_, rates)| *rates).chain(of_features).chain(of_tiers);
+        let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
+        let mut state = lock(&self.state);
+        state.accounts.configure(compartments, &providers);
+        state.settings = Arc::new(settings);
+        self.is_asked.store(is_asked, Ordering::Release);
+    }
+
+    /// Whether a call's size matters to anybody.
+    fn is_asked(&self) -> bool {
+        self.is_asked.load(Ordering::Acquire)
     }
 
     /// Shows the budgets that have a configured name.
     pub(crate) fn show(&self, now: Timestamp) {
-        let shown = lock(&self.accounts).show(now);
+        if !self.is_asked() {
+            return;
+        }
+        let shown = lock(&self.state).accounts.show(now);
         for budget in shown {
             let labels = || vec![metrics::Label::new("compartment", budget.account.to_string())];
             metric::set(metric::TOKENS_LIMIT, labels(), budget.limit as f64);
@@ -99,9 +121,9 @@ impl TokenBook {
         }
     }
 
-    /// What a budget's last minute holds, and what of it is reserved.
-    pub(crate) fn used(&self, account: &AccountId, now: Timestamp) -> Option<(u64, u64)> {
-        lock(&self.accounts).show_one(account, now).map(|shown| (shown.used, shown.reserved))
+    /// What a budget shows, if it is there.
+    pub(crate) fn look(&self, account: &AccountId, now: Timestamp) -> Option<Shown> {
+        lock(&self.state).accounts.show_one(account, now)
     }
 }
 
@@ -127,16 +149,17 @@ struct Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let (Some(book), Some(held)) = (&self.shared.tokens, self.held.take()) else { return };
+        let Some(held) = self.held.take() else { return };
         let now = self.shared.now();
-        let mut accounts = lock(&book.accounts);
+        let mut state = lock(&self.shared.tokens.state);
+        let accounts = &mut state.accounts;
         match (self.used, self.sent) {
             (Some((prompt, output)), _) => accounts.settle(held, prompt, output, now),
             (None, Sent::No) => accounts.settle(held, 0, 0, now),
             // It ended where nobody could look: what was reserved is the best that is known.
             (None, Sent::Yes) => accounts.settle_in_full(held, now),
         }
-        drop(accounts);
+        drop(state);
         if self.used.is_none() && self.sent == Sent::Yes {
             metric::count(metric::TOKENS_GUESSED, vec![metrics::Label::from_static_parts("reason", "lost")], 1);
         }
@@ -162,16 +185,21 @@ impl Spending {
         context: &CallContext,
         now: Timestamp,
     ) -> Result<Option<Box<Self>>, Refusal> {
-        let Some(book) = &shared.tokens else { return Ok(None) };
+        if !shared.tokens.is_asked() {
+            return Ok(None);
+        }
         let (feature, tenant) = (context.feature.as_deref(), context.tenant.as_deref());
         let who = Drawer { provider: &agent.settings.provider, feature, tenant };
-        let price = book.prices.get(&*agent.target).copied();
-        let is_budgeted = lock(&book.accounts).concerns(&who);
+        let (is_budgeted, settings) = {
+            let state = lock(&shared.tokens.state);
+            (state.accounts.concerns(&who), Arc::clone(&state.settings))
+        };
+        let price = settings.prices.get(&*agent.target).copied();
         if !is_budgeted && price.is_none() {
             return Ok(None);
         }
         // Counting takes longer than anything else here, so nobody waits for it.
-        let need = need_of(agent, context, book.output_tokens_assumed);
+        let need = need_of(agent, context, settings.output_tokens_assumed);
         let mut spending = Box::new(Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
@@ -187,16 +215,18 @@ impl Spending {
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
     pub(crate) fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
-        let Some(book) = self.shared.tokens.as_ref().filter(|_| self.reserved.is_none()) else { return Ok(()) };
+        if self.reserved.is_some() {
+            return Ok(());
+        }
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
         let told = self.agent.backend.vendor_budget();
-        let mut accounts = lock(&book.accounts);
+        let mut state = lock(&self.shared.tokens.state);
         if let Some(told) = told {
-            accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
+            state.accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
         }
-        let held = accounts.reserve(&who, self.need, now)?;
-        drop(accounts);
+        let held = state.accounts.reserve(&who, self.need, now)?;
+        drop(state);
         self.reserved =
             Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), sent: Sent::No, used: None });
         Ok(())
@@ -275,7 +305,7 @@ enum Spent {
 
 /// Puts what is asked beside who asks, where a guard wants to know its size.
 pub(crate) fn show_asked(shared: &Shared, request: &mut CallRequest) {
-    if shared.tokens.is_some() {
+    if shared.tokens.is_asked() {
         let relay = request.relay.as_ref().map(|relay| (relay.kind, Arc::clone(&relay.body)));
         request.context.asked = Some(Asked { input: Arc::clone(&request.input), relay });
     }
@@ -321,4 +351,24 @@ fn text_of(value: &serde_json::Value) -> String {
     let mut text = String::new();
     gather(value, INPUT_DEPTH_MAX, &mut text);
     text
+}
+
+impl Runtime {
+    /// What a token budget shows now; `None` where there is none. A tenant's is there once it has called.
+    pub fn token_budget(&self, account: &AccountId) -> Option<Shown> {
+        self.shared.tokens.look(account, self.shared.now())
+    }
+
+    /// Budgets, prices and caps of runs as another configuration has them: what is in a budget's window stays there, what is reserved is
+    /// settled as it would have been.
+    pub fn configure_spending(
+        &self,
+        settings: SpendingSettings,
+        caps: RunCaps,
+        compartments: &CompartmentSettings,
+        providers: &[ProviderSettings],
+    ) {
+        self.shared.tokens.configure(settings, compartments, providers);
+        *lock(&self.shared.run_caps) = caps;
+    }
 }

@@ -169,9 +169,7 @@ impl SupervisorActor {
             SupervisorMessage::Beat => {
                 self.shared.pulse.supervisor_turned(now);
                 // What leaves a window leaves it without anybody's doing.
-                if let Some(tokens) = &self.shared.tokens {
-                    tokens.show(now);
-                }
+                self.shared.tokens.show(now);
             }
             SupervisorMessage::Crash => {}
         }

@@ -19,3 +19,4 @@ mod line;
 mod many;
 mod parked_first;
 mod parking;
+mod spent;
