@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Billionths in one unit.
 pub const NANOS_PER_UNIT: u64 = 1_000_000_000;
 
-/// An amount of money. Outward it is a number of units; every amount below nine million units is exact in it.
+/// An amount of money. Outward it is a number of units; every amount below a million units is exact in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Cost(u64);
 
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(nanos in 0_u64..9_000_000 * NANOS_PER_UNIT) {
+        fn what_is_written_is_read_again(nanos in 0_u64..1_000_000 * NANOS_PER_UNIT) {
             let cost = Cost::from_nanos(nanos);
             let text = serde_json::to_string(&cost).unwrap();
             prop_assert_eq!(serde_json::from_str::<Cost>(&text).unwrap(), cost);

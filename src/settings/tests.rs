@@ -738,7 +738,7 @@ fn each_slip_is_named() {
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
         ),
         // What things cost.
-        ("[prices.qwen]\n\ninput = 1".to_owned(), "prices.qwen: must be named \"provider/model\""),
+        ("\n\n[prices.qwen]\ninput = 1".to_owned(), "prices.qwen: must be named \"provider/model\""),
         (
             "[prices.\"a/b\"]\n\ninput = -1".to_owned(),
             "prices.\"a/b\".input = -1: must be an amount of money from 0 to 1000000",
