@@ -140,12 +140,8 @@ impl Call {
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
             // The first one's are there since its admission.
-            if let Some(spending) = &mut self.spending {
-                if let Err(refused) = spending.reserve(now) {
-                    let failure = || AttemptFailure::new(Ending::OwnRefusal, refused.to_string());
-                    return (Err(last.unwrap_or_else(failure)), Some(Stop::AttemptsUsed));
-                }
-                spending.sent();
+            if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
+                return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
             }
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
@@ -275,10 +271,8 @@ impl Call {
             Ok(reply) => (reply.status, None, reply.usage),
             Err(failure) => (failure.status, Some(failure), failure.usage),
         };
-        let usage = match &mut self.spending {
-            Some(spending) => spending.settle(&result, progress, elapsed),
-            None => usage,
-        };
+        let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
+        let usage = self.spending.as_mut().map_or(usage, settle);
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);

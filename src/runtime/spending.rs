@@ -214,7 +214,7 @@ impl Spending {
     }
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
-    pub(crate) fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
+    fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
         if self.reserved.is_some() {
             return Ok(());
         }
@@ -232,7 +232,14 @@ impl Spending {
         Ok(())
     }
 
-    /// The attempt begins: from now on nobody can say that nothing was sent.
+    /// An attempt begins with its tokens, or is not made.
+    pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), AttemptFailure> {
+        self.reserve(now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
+        self.sent();
+        Ok(())
+    }
+
+    /// From now on nobody can say that nothing was sent.
     pub(crate) fn sent(&mut self) {
         if let Some(reserved) = &mut self.reserved {
             reserved.sent = Sent::Yes;

@@ -14,7 +14,7 @@ use url::{Host, Url};
 
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
-    runtime::{capture::CaptureSlot, ports::VendorBudget},
+    runtime::capture::CaptureSlot,
 };
 
 use super::{
@@ -152,7 +152,7 @@ pub struct ProviderClient {
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,
     /// What the provider said last of its own budget; the same for all clones.
-    vendor: Arc<VendorWord>,
+    pub(super) vendor: Arc<VendorWord>,
 }
 
 impl fmt::Debug for ProviderClient {
@@ -186,11 +186,6 @@ impl ProviderClient {
         let secrets = Arc::new(secrets_of(options, &base_url));
         let body_bytes_max = options.body_bytes_max;
         Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default(), vendor: Arc::default() })
-    }
-
-    /// What the provider said of its own budget since this was asked last.
-    pub fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.vendor.take()
     }
 
     /// From now on `tap` hears every exchange of this client and of its clones; a tap before it no longer does.

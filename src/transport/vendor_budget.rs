@@ -9,6 +9,7 @@ use std::{
 use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 
+use super::client::ProviderClient;
 use crate::{policy::retry_after::go_duration, runtime::ports::VendorBudget};
 
 /// For so long a word holds that names no end.
@@ -45,6 +46,13 @@ impl VendorWord {
         let (told, heard) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         let reset_in = told.reset_in.saturating_sub(heard.elapsed());
         (!reset_in.is_zero()).then_some(VendorBudget { reset_in, ..told })
+    }
+}
+
+impl ProviderClient {
+    /// What the provider said of its own budget since this was asked last.
+    pub(super) fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.vendor.take()
     }
 }
 
