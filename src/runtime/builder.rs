@@ -27,6 +27,7 @@ use super::{
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
@@ -239,8 +240,9 @@ impl RuntimeBuilder {
         let mut book = Book::default();
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
+        let models = Models::default();
         let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
@@ -251,6 +253,7 @@ impl RuntimeBuilder {
             run_caps: Mutex::new(self.run_caps),
             tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
+            models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

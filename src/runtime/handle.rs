@@ -19,6 +19,7 @@ use super::{
     refusal::Refusal,
     spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
+    warming,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
@@ -169,7 +170,10 @@ impl AgentHandle {
         let id = shared.next_call();
         let mut passes = Passes::default();
         let moves_on = matches!(held, Held::Call(_));
-        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(context, now, held));
+        let lease = self
+            .pass_gates(id, now, parked, &mut passes)
+            .and_then(|()| warming::not_warming(&self.agent, now))
+            .and_then(|()| self.take_slots(context, now, held));
         match lease {
             Ok((lease, spending)) => {
                 passes.announce(shared, now);

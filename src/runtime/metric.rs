@@ -58,6 +58,10 @@ metrics! {
     TOKENS_RESERVED "watertight_token_budget_reserved" Gauge "Tokens that are reserved for attempts under way.";
     TOKENS_GUESSED "watertight_tokens_guessed_total" Counter "Attempts that were charged by our own counting, because nobody told what they used.";
     COST_NANOS "watertight_cost_nanos_total" Counter "What attempts cost, in billionths of a unit of money.";
+    MODEL_WARMTH "watertight_model_warmth" Gauge "1 for what is believed of the model (unknown, cold, warming, warm), 0 for the rest.";
+    WARM_UPS "watertight_warm_ups_total" Counter "Warm-ups of a model, by how they ended.";
+    MODEL_SWAPS "watertight_model_swaps_total" Counter "Models that were thrown out by another one while they were still wanted.";
+    PROBES "watertight_probes_total" Counter "Trials that the supervisor made itself, by how they ended.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
     FALLBACKS "watertight_fallbacks_total" Counter "Targets that were passed over for a further one, by reason.";
     USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget};
+use super::ports::{
+    Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp,
+};
 use crate::model::{
     facts::Ending,
     reply::{AttemptFailure, Reply},
@@ -64,5 +66,17 @@ impl Backend for Promised {
 
     fn vendor_budget(&self) -> Option<VendorBudget> {
         self.inner.vendor_budget()
+    }
+
+    fn cold_start(&self) -> ColdStart {
+        self.inner.cold_start()
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        self.inner.warm_up()
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        self.inner.health()
     }
 }

@@ -33,6 +33,7 @@ use crate::{
         price::Price,
         run_caps::RunCaps,
         tokens::{
+            WINDOW,
             accounts::{Accounts, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
         },
@@ -142,6 +143,7 @@ enum Sent {
 struct Reserved {
     shared: Arc<Shared>,
     held: Option<Held>,
+    at: Timestamp,
     sent: Sent,
     /// What was used, once that is known.
     used: Option<(u64, u64)>,
@@ -215,9 +217,11 @@ impl Spending {
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
     fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
-        if self.reserved.is_some() {
+        if self.reserved.as_ref().is_some_and(|reserved| reserved.at.after(WINDOW) > now) {
             return Ok(());
         }
+        // One that has left its minute while the call waited (for a model to load) holds nothing any more.
+        self.reserved = None;
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
         let told = self.agent.backend.vendor_budget();
@@ -228,7 +232,7 @@ impl Spending {
         let held = state.accounts.reserve(&who, self.need, now)?;
         drop(state);
         self.reserved =
-            Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), sent: Sent::No, used: None });
+            Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), at: now, sent: Sent::No, used: None });
         Ok(())
     }
 

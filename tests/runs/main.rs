@@ -17,6 +17,7 @@ mod fake_journal;
 mod fan_out;
 mod line;
 mod many;
+mod one_ollama;
 mod parked_first;
 mod parking;
 mod spent;

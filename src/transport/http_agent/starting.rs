@@ -117,6 +117,10 @@ impl Backend for StartingHttpAgent {
     fn vendor_budget(&self) -> Option<VendorBudget> {
         self.backend.vendor_budget()
     }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        Some((self.ask)())
+    }
 }
 
 #[cfg(test)]
