@@ -154,7 +154,6 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
-            // The first one's are there since its admission.
             if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
                 return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
             }

@@ -236,7 +236,7 @@ impl Spending {
         Ok(())
     }
 
-    /// An attempt begins with its tokens, or is not made.
+    /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
     pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), AttemptFailure> {
         self.reserve(now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
         self.sent();
