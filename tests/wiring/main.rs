@@ -23,6 +23,7 @@ mod clock;
 mod dead_letters;
 mod gates;
 mod keys;
+mod line;
 mod lost;
 mod outside;
 mod probing;
