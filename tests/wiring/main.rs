@@ -19,6 +19,7 @@ mod ageing;
 mod budgets;
 mod bulkhead;
 mod chaos;
+mod classes;
 mod clock;
 mod dead_letters;
 mod gates;
