@@ -132,15 +132,6 @@ impl Settings {
         self.agents.iter().find(|agent| agent.settings.name.as_str() == name)
     }
 
-    /// Whether a budget or a price wants to know how many tokens a request has.
-    pub fn counts_tokens(&self) -> bool {
-        let providers = self.providers.iter().map(|provider| provider.settings.rates);
-        let features = self.compartments.features.iter().map(|feature| feature.rates);
-        let tiers = self.compartments.tiers.iter().map(|tier| tier.rates);
-        let is_budgeted = providers.chain(features).chain(tiers).any(|rates| rates.tokens_per_minute.is_some());
-        is_budgeted || !self.spending.prices.is_empty()
-    }
-
     /// The provider by this name.
     pub fn provider(&self, name: &str) -> Option<&Provider> {
         self.providers.iter().find(|provider| provider.settings.name.as_str() == name)

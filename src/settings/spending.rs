@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::{
+    load::Settings,
     node::{Node, key_path},
     problem::Problem,
     reader::Reader,
@@ -30,6 +31,17 @@ pub struct SpendingTable {
     pub currency: Option<String>,
     /// Tokens that an answer is taken for where neither its request nor its agent bounds it.
     pub output_tokens: u64,
+}
+
+impl Settings {
+    /// Whether a budget or a price wants to know how many tokens a request has.
+    pub fn counts_tokens(&self) -> bool {
+        let providers = self.providers.iter().map(|provider| provider.settings.rates);
+        let features = self.compartments.features.iter().map(|feature| feature.rates);
+        let tiers = self.compartments.tiers.iter().map(|tier| tier.rates);
+        let is_budgeted = providers.chain(features).chain(tiers).any(|rates| rates.tokens_per_minute.is_some());
+        is_budgeted || !self.spending.prices.is_empty()
+    }
 }
 
 /// Reads `[prices]` and `[budgets]`.
