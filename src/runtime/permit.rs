@@ -9,6 +9,7 @@ use super::{
     metric,
     spending::Spending,
     supervisor::SupervisorMessage,
+    warming::Found,
 };
 use crate::{
     model::clock::Timestamp,
@@ -183,6 +184,8 @@ pub(crate) struct Permit {
     pub(crate) lease: Arc<Lease>,
     /// The tokens of its first attempt, until the attempts take them over.
     pub(crate) spending: Option<Box<Spending>>,
+    /// How the call found its model; taken by whoever makes it.
+    pub(crate) found: Option<Found>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
     /// It is on its way to the supervisor with an outcome.
@@ -191,7 +194,14 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    pub(crate) fn new(shared: &Arc<Shared>, agent: &Arc<AgentCore>, id: u64, passes: Passes, lease: Lease) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        agent: &Arc<AgentCore>,
+        id: u64,
+        passes: Passes,
+        lease: Lease,
+        found: Found,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
@@ -199,6 +209,7 @@ impl Permit {
             passes,
             lease: Arc::new(lease),
             spending: None,
+            found: Some(found),
             aged: false,
             handed_over: false,
             settled: false,
