@@ -1,11 +1,13 @@
 //! Pure decisions: no clock, no I/O, no randomness, no logging, no runtime. Time is a number handed in, chance a function of a seed.
 //! The same code serves live calls, replay and drills.
 
+pub mod adaptive;
 pub mod backoff;
 pub mod breaker;
 pub mod bulkhead;
 pub mod capture;
 pub mod chance;
+pub mod crowd;
 pub mod fallback;
 pub mod restart;
 pub mod retry;
@@ -15,3 +17,4 @@ pub mod setting;
 pub mod shedding;
 pub mod slow;
 pub mod verdict;
+pub mod volume;
