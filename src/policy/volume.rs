@@ -156,8 +156,7 @@ impl VolumeGuard {
 
     /// Lets seconds leave that are out of the window, opens it if its time has come, and says since when it is shut.
     fn turn(&mut self, settings: &VolumeSettings, now: Timestamp) -> Option<Timestamp> {
-        while let Some((_, calls)) = self.seconds.front().copied().filter(|(second, _)| leaves_at(*second) <= now)
-        {
+        while let Some((_, calls)) = self.seconds.front().copied().filter(|(second, _)| leaves_at(*second) <= now) {
             self.seconds.pop_front();
             self.admitted -= calls;
         }

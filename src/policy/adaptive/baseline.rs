@@ -1,6 +1,7 @@
 //! How long calls usually take where nothing presses them: by agent, by what is measured, and by size, so that a long draft is not late
-//! because titles are short. Learnt from good answers only. A baseline is the time that a quarter of the calls stay under: it follows
-//! downwards soon, since cold starts must be forgotten, and upwards slowly, since a limit that is too high must not become the measure.
+//! because titles are short. Learnt from good answers only. A baseline is the time that a quarter of the calls stay under. Cold starts are
+//! forgotten soon; upwards it follows only while we press nothing: answers that are slow because of our own load must not become the
+//! measure.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,10 +15,12 @@ const LOT_MIN: usize = 8;
 const LOT_MAX: usize = 64;
 /// The share of calls that stay under the baseline.
 const QUANTILE: f64 = 0.25;
-/// How far one lot moves it towards itself, as a share of the distance.
+/// How far one lot moves it towards itself while nothing is pressed, as a share of the distance ...
 const WEIGHT: f64 = 0.2;
 /// ... but upwards not further than this share of itself.
 const RISE_MAX: f64 = 0.03;
+/// Under pressure it falls only to what so many lots in a row stayed under: the lowest of many would be chance.
+const LOTS_IN_A_ROW: usize = 4;
 /// Two lots in a row below this share of it: it was learnt while something was wrong, and is forgotten.
 const FAR_BELOW: f64 = 0.67;
 
@@ -38,6 +41,15 @@ pub enum Timed {
         /// How long the answer was, if it is known.
         output_tokens: Option<u64>,
     },
+}
+
+/// Whether our own load may be what makes answers slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Few calls are in flight, or as few as can be.
+    Light,
+    /// It may be.
+    Pressing,
 }
 
 /// Which calls are compared with each other.
@@ -79,7 +91,8 @@ struct Baseline {
     seconds: Option<f64>,
     lot: Vec<f64>,
     seen: usize,
-    was_far_below: bool,
+    /// What the last lots stayed under, the latest first.
+    lows: Vec<f64>,
     last: Timestamp,
 }
 
@@ -100,9 +113,9 @@ impl Baselines {
     }
 
     /// A round is over: baselines move towards what was seen in it.
-    pub fn end_round(&mut self) {
+    pub fn end_round(&mut self, load: Load) {
         for baseline in self.classes.values_mut() {
-            baseline.learn();
+            baseline.learn(load);
         }
     }
 
@@ -132,11 +145,11 @@ impl Baseline {
         }
         self.seen += 1;
         if self.seconds.is_none() {
-            self.learn();
+            self.learn(Load::Light);
         }
     }
 
-    fn learn(&mut self) {
+    fn learn(&mut self, load: Load) {
         if self.lot.len() < LOT_MIN {
             return;
         }
@@ -145,16 +158,20 @@ impl Baseline {
         let low = *low;
         self.lot.clear();
         self.seen = 0;
+        self.lows.truncate(LOTS_IN_A_ROW - 1);
+        self.lows.insert(0, low);
         let Some(usual) = self.seconds else {
             self.seconds = Some(low);
             return;
         };
-        let is_far_below = low < usual * FAR_BELOW;
-        self.seconds = Some(if is_far_below && self.was_far_below {
-            low
-        } else {
-            (usual + (low - usual) * WEIGHT).min(usual * (1.0 + RISE_MAX))
+        let under = |lots: usize| {
+            let seen = self.lows.get(..lots).unwrap_or_default();
+            seen.iter().copied().reduce(f64::max).unwrap_or(usual)
+        };
+        self.seconds = Some(match load {
+            _ if under(2) < usual * FAR_BELOW => under(2),
+            Load::Light => (usual + (low - usual) * WEIGHT).min(usual * (1.0 + RISE_MAX)),
+            Load::Pressing => usual.min(under(LOTS_IN_A_ROW)),
         });
-        self.was_far_below = is_far_below;
     }
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::{
-    baseline::{Baselines, Timed},
+    baseline::{Baselines, Load, Timed},
     settings::AdaptiveSettings,
 };
 use crate::model::{clock::Timestamp, facts::Ending};
@@ -22,8 +22,12 @@ const ROUND_TRIP_WEIGHT: f64 = 0.1;
 const FREE_ONE_IN: u32 = 10;
 /// Answers of a round are judged from this many on.
 const JUDGED_MIN: u32 = 10;
-/// A round is late where this share of its answers is: as many as are over the baseline's own quantile when all is well.
-const LATE_SHARE: f64 = 0.75;
+/// A round is late where this share of its answers is: a little more than are over the baseline itself when all is well, so that times
+/// which vary by themselves are none.
+const LATE_SHARE: f64 = 0.8;
+/// A round with at most one in so many slots taken shows how long calls take where we press nothing. So does one at the floor, where we
+/// cannot press less: else a model that became slower for good would keep it there.
+const LIGHT_ONE_IN: u32 = 2;
 /// Not a status of the standard, but what a large vendor sends when it is overloaded.
 const OVERLOADED: u16 = 529;
 
@@ -130,6 +134,13 @@ struct Round {
     since: Timestamp,
     judged: u32,
     late: u32,
+    in_flight_max: u32,
+}
+
+impl Round {
+    fn is_late(self) -> bool {
+        self.judged > 0 && f64::from(self.late) >= LATE_SHARE * f64::from(self.judged)
+    }
 }
 
 impl AdaptiveLimit {
@@ -186,21 +197,21 @@ impl AdaptiveLimit {
         if !is_fresh {
             return None;
         }
-        let is_late = times.is_some_and(|times| times > self.settings.tolerance);
-        if times.is_some() {
+        self.round.in_flight_max = self.round.in_flight_max.max(attempt.in_flight);
+        if let Some(times) = times {
             self.round.judged += 1;
-            self.round.late += u32::from(is_late);
+            self.round.late += u32::from(times > self.settings.tolerance);
         }
         if let Some(change) = self.end_round(attempt.at) {
             return Some(change);
         }
         let needed = self.limit - self.limit / FREE_ONE_IN;
-        if is_late || attempt.in_flight < needed {
+        if attempt.in_flight < needed {
             return None;
         }
-        self.used += 1;
-        if self.used < self.limit || self.limit >= self.settings.max {
-            self.used = self.used.min(self.limit);
+        self.used = (self.used + 1).min(self.limit);
+        // While the round looks late its end is waited for.
+        if self.used < self.limit || self.limit >= self.settings.max || self.round.is_late() {
             return None;
         }
         self.used = 0;
@@ -209,19 +220,14 @@ impl AdaptiveLimit {
 
     /// Judges the round, if it is long enough and enough was seen in it.
     fn end_round(&mut self, now: Timestamp) -> Option<Change> {
-        let Round { since, judged, late } = self.round;
-        if now.since(since) < self.round_trip() {
-            return None;
-        }
-        if judged < JUDGED_MIN {
+        let round = self.round;
+        if now.since(round.since) < self.round_trip() || round.judged < JUDGED_MIN {
             return None;
         }
         self.round = Round { since: now, ..Round::default() };
-        self.baselines.end_round();
-        if f64::from(late) < LATE_SHARE * f64::from(judged) {
-            return None;
-        }
-        self.press(Reason::Late, now)
+        let is_unpressed = round.in_flight_max <= self.limit / LIGHT_ONE_IN || self.limit == self.settings.min;
+        self.baselines.end_round(if is_unpressed { Load::Light } else { Load::Pressing });
+        if round.is_late() { self.press(Reason::Late, now) } else { None }
     }
 
     /// Cuts, unless it was cut less than a round trip ago.

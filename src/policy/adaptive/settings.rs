@@ -35,7 +35,11 @@ impl AdaptiveSettings {
             broken.push(InvalidSetting::new("min", self.min, format!("must be 1 to {LIMIT_MAX}")));
         }
         if self.max < self.min || self.max > LIMIT_MAX {
-            broken.push(InvalidSetting::new("max", self.max, format!("must be from min ({}) to {LIMIT_MAX}", self.min)));
+            broken.push(InvalidSetting::new(
+                "max",
+                self.max,
+                format!("must be from min ({}) to {LIMIT_MAX}", self.min),
+            ));
         }
         if !(self.min..=self.max).contains(&self.start) {
             let rule = format!("must be from min ({}) to max ({})", self.min, self.max);
