@@ -304,6 +304,7 @@ fn endings(outcome: &str) -> Vec<Ending> {
     };
     match outcome {
         "our own refusal" => vec![Ending::OwnRefusal],
+        "the server says that it loads its model" => vec![Ending::Loading],
         "actor restarted or attempt panicked" => vec![Ending::Restarted],
         "a fault of ours" => vec![Ending::Internal],
         "cut by the caller's shorter deadline" => vec![Ending::DeadlineCut],

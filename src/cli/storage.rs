@@ -32,6 +32,7 @@ pub fn journal_settings(settings: &Settings, folder: &Path) -> JournalSettings {
             cancelled: retention.cancelled,
             usage: retention.usage,
             dead_letters: retention.dead_letters,
+            deferred: retention.deferred,
             unused_files: settings.files.unused_keep,
             size_budget: retention.size_budget,
         },

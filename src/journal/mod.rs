@@ -27,6 +27,7 @@ mod written;
 pub mod capture_writer;
 pub mod captures;
 pub mod dead_letters;
+pub mod deferred;
 pub mod files;
 pub mod ledger;
 pub mod operator_modes;

@@ -65,6 +65,9 @@ pub(super) fn delete_tenant(within: &mut Within<'_>, tenant: Option<&str>, max: 
             within.connection.prepare_cached(&sql)?.execute([tenant])?;
         }
         within.connection.prepare_cached("DELETE FROM dead_letter WHERE tenant = ?1")?.execute([tenant])?;
+        let pushes = "DELETE FROM deferred_push WHERE deferred IN (SELECT deferred FROM deferred WHERE tenant = ?1)";
+        within.connection.prepare_cached(pushes)?.execute([tenant])?;
+        within.connection.prepare_cached("DELETE FROM deferred WHERE tenant = ?1")?.execute([tenant])?;
         let sql = format!("DELETE FROM idempotency WHERE tenant = ?1 AND run_id NOT IN {of_live_runs}");
         within.connection.prepare_cached(&sql)?.execute([tenant])?;
     }
@@ -166,6 +169,14 @@ pub(super) fn expire_rest(within: &mut Within<'_>, retention: &Retention, max: u
     if let Some(keep) = retention.dead_letters {
         let sql = "DELETE FROM dead_letter WHERE letter IN (SELECT letter FROM dead_letter WHERE at_ms < ?1 LIMIT ?2)";
         delete(sql, before(within, keep))?;
+    }
+    if let Some(keep) = retention.deferred {
+        let ended = before(within, keep);
+        let old = "SELECT deferred FROM deferred WHERE ended_ms < ?1 AND deferred NOT IN
+            (SELECT deferred FROM deferred_push WHERE status = 0) LIMIT ?2";
+        let pushes = format!("DELETE FROM deferred_push WHERE deferred IN ({old})");
+        connection.prepare_cached(&pushes)?.execute([ended, most])?;
+        delete(&format!("DELETE FROM deferred WHERE deferred IN ({old})"), ended)?;
     }
     if let Some(keep) = retention.usage {
         let day = to_sql(within.now_ms.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX)) / DAY_MS);

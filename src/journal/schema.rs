@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1];
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -76,6 +76,24 @@ CREATE INDEX file_hash ON file (hash);
 CREATE INDEX file_tenant ON file (tenant);
 CREATE INDEX file_unused ON file (created_ms) WHERE runs = 0;
 CREATE TABLE run_file (run INTEGER NOT NULL, file INTEGER NOT NULL, PRIMARY KEY (run, file)) WITHOUT ROWID;
+";
+
+/// Calls that are made later. One that is worked on has an owner; `pushed` says that somebody is told of its end.
+const DEFERRED: &str = "
+CREATE TABLE deferred (
+    deferred INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, tenant INTEGER NOT NULL, agent INTEGER NOT NULL, key TEXT NOT NULL,
+    request_hash TEXT, status INTEGER NOT NULL, created_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL, ended_ms INTEGER, attempts INTEGER NOT NULL, refusals INTEGER NOT NULL, owner TEXT,
+    lease_ms INTEGER, generation INTEGER NOT NULL, pushed INTEGER NOT NULL, body BLOB NOT NULL, result BLOB);
+CREATE UNIQUE INDEX deferred_key ON deferred (tenant, agent, key);
+CREATE INDEX deferred_due ON deferred (due_ms) WHERE status = 0;
+CREATE INDEX deferred_expires ON deferred (expires_ms) WHERE status = 0;
+CREATE INDEX deferred_tenant ON deferred (status, tenant);
+CREATE INDEX deferred_ended ON deferred (ended_ms) WHERE ended_ms IS NOT NULL;
+CREATE TABLE deferred_push (
+    deferred INTEGER PRIMARY KEY, status INTEGER NOT NULL, attempts INTEGER NOT NULL, due_ms INTEGER NOT NULL, owner TEXT,
+    lease_ms INTEGER, generation INTEGER NOT NULL, http_status INTEGER, error TEXT, at_ms INTEGER);
+CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
 ";
 
 /// The connection that writes, on a file that is ours and of this version.

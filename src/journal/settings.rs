@@ -27,6 +27,8 @@ pub struct Retention {
     pub usage: Option<Duration>,
     /// Dead letters.
     pub dead_letters: Option<Duration>,
+    /// Calls that were put off, from their end on.
+    pub deferred: Option<Duration>,
     /// Files that no run names.
     pub unused_files: Option<Duration>,
     /// So many bytes of the file may be in use; past that the oldest finished runs go early.
@@ -42,6 +44,7 @@ impl Default for Retention {
             cancelled: days(7),
             usage: days(400),
             dead_letters: days(90),
+            deferred: days(7),
             unused_files: days(1),
             size_budget: None,
         }

@@ -64,6 +64,8 @@ pub enum Ending {
     DeadlineCut,
     /// Our own refusal: nothing was sent. An adapter ends an attempt with it while its agent is not up yet.
     OwnRefusal,
+    /// The server said that it is still loading its model: it did nothing of what was asked, and that is no illness.
+    Loading,
     /// The actor died with the call queued, or the attempt's task panicked.
     Restarted,
     /// A fault of ours.

@@ -9,7 +9,9 @@ use crate::model::facts::Ending;
 pub enum Elsewhere {
     /// The place, the key or the model failed: another one may do better.
     May(Reason),
-    /// The request itself is at fault, its caller is gone or out of time, or part of the answer is out already.
+    /// None may, as time is up; but nothing of an answer is out, so that something else may stand in.
+    Later,
+    /// The request itself is at fault, its caller is gone, or part of the answer is out already.
     MayNot,
 }
 
@@ -93,7 +95,7 @@ pub enum Content {
 
 /// The table of reasons. It reads the fact, never a verdict: a refused key counts nowhere as a failure and still sends a call on.
 pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
-    use Elsewhere::{May, MayNot};
+    use Elsewhere::{Later, May, MayNot};
     if content == Content::Passed {
         return MayNot;
     }
@@ -101,7 +103,7 @@ pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
         Ending::Network { .. } | Ending::StreamCut => May(Reason::Network),
         Ending::Timeout { .. } => May(Reason::Timeout),
         Ending::BadReply => May(Reason::BadReply),
-        Ending::OwnRefusal => May(Reason::Warming),
+        Ending::OwnRefusal | Ending::Loading => May(Reason::Warming),
         Ending::Restarted => May(Reason::Restarted),
         Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => MayNot,
         Ending::Status { quota_spent: Some(_), .. } => May(Reason::QuotaSpent),
@@ -117,9 +119,8 @@ pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
             400..=499 => MayNot,
             _ => May(Reason::ServerError),
         },
-        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::DeadlineCut | Ending::Internal => {
-            MayNot
-        }
+        Ending::DeadlineCut => Later,
+        Ending::Success | Ending::CallerShape | Ending::Cancelled { .. } | Ending::Internal => MayNot,
     }
 }
 
@@ -202,6 +203,7 @@ mod tests {
             (Ending::BadReply, May(Reason::BadReply)),
             (Ending::StreamCut, May(Reason::Network)),
             (Ending::OwnRefusal, May(Reason::Warming)),
+            (Ending::Loading, May(Reason::Warming)),
             (Ending::Restarted, May(Reason::Restarted)),
             (status(500), May(Reason::ServerError)),
             (told(503, false), May(Reason::ServerError)),
@@ -224,7 +226,7 @@ mod tests {
             (of_content(false), MayNot),
             (Ending::CallerShape, MayNot),
             (Ending::Cancelled { slow_without_content: true }, MayNot),
-            (Ending::DeadlineCut, MayNot),
+            (Ending::DeadlineCut, Elsewhere::Later),
             (Ending::Internal, MayNot),
             (Ending::Success, MayNot),
         ] {

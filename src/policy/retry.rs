@@ -25,6 +25,7 @@ pub fn is_retryable(ending: &Ending) -> bool {
         | Ending::BadReply
         | Ending::StreamCut
         | Ending::Restarted
+        | Ending::Loading
         | Ending::OwnRefusal => true,
     }
 }

@@ -66,9 +66,12 @@ pub fn judge(ending: &Ending, keyed: Keyed) -> Judgement {
     match ending {
         // Row 0. A cancel after the slow threshold without any content is the one way to learn of a hang shorter than our timeout.
         Ending::Cancelled { slow_without_content: true } => Judgement { target: SOFT, ..ignored },
-        Ending::Cancelled { .. } | Ending::OwnRefusal | Ending::Restarted | Ending::Internal | Ending::DeadlineCut => {
-            ignored
-        }
+        Ending::Cancelled { .. }
+        | Ending::OwnRefusal
+        | Ending::Loading
+        | Ending::Restarted
+        | Ending::Internal
+        | Ending::DeadlineCut => ignored,
         // Row 1.
         Ending::Network { .. } | Ending::Timeout { .. } | Ending::StreamCut => {
             Judgement { target: HARD, provider: HARD, ..ignored }
@@ -160,6 +163,7 @@ mod tests {
         let call = Ending::Timeout { timeout: TimeoutKind::Call };
         for (row, ending, target, key, provider) in [
             (0, Ending::OwnRefusal, Ignored, Ignored, Ignored),
+            (0, Ending::Loading, Ignored, Ignored, Ignored),
             (0, Ending::Restarted, Ignored, Ignored, Ignored),
             (0, Ending::Internal, Ignored, Ignored, Ignored),
             (0, Ending::DeadlineCut, Ignored, Ignored, Ignored),

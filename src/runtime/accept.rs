@@ -18,7 +18,7 @@ use super::{
     },
     orchestrator::OrchestratorMessage,
     run_cell::{RunCell, RunFacts, Told},
-    run_handle::{RunHandle, class_of},
+    run_handle::RunHandle,
     run_log::{JournalEnd, RunLog},
     run_table::RUNS_LIVE_MAX,
 };
@@ -244,7 +244,9 @@ impl Runtime {
         let facts = RunFacts {
             id: accepted.run_id.clone(),
             number: accepted.number,
-            class: class_of(accepted.owner.priority.as_deref()),
+            // A durable run's moments count from the Unix epoch.
+            since: Timestamp::from_millis(accepted.created_ms),
+            class: self.shared.compartments.class(accepted.owner.priority.as_deref()),
             context: context_of(&accepted.owner),
             owner: accepted.owner.clone(),
             prompts: prompts.map(|(agent, prompt)| (agent.clone(), prompt.as_str().into())).collect(),
@@ -265,11 +267,17 @@ impl Runtime {
         self.shared.orchestrator.cast(OrchestratorMessage::Tell(done));
         // Late, or an orchestrator that died: what it did not take in is done again.
         let _ = tokio::time::timeout(TURN_PATIENCE, when_done).await;
-        self.shared.frozen.store(true, Ordering::Release);
+        let was_frozen = self.shared.frozen.swap(true, Ordering::AcqRel);
         self.shared.aborting_runs.cancel();
         self.shared.run_steps.close();
         self.shared.run_steps.wait().await;
         let all_quiet = async {
+            if !was_frozen && self.shared.journal.is_some() {
+                let (tell, told) = oneshot::channel();
+                self.shared.orchestrator.cast(OrchestratorMessage::Freeze(tell));
+                // Without an orchestrator what was put off is in doubt after the restart: that is safe.
+                let _ = told.await;
+            }
             for run in self.runs.live() {
                 let mut changed = run.last_event();
                 while !run.log.is_quiet() {

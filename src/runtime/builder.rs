@@ -2,9 +2,10 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU32, AtomicU64},
+    atomic::{AtomicBool, AtomicU64},
 };
 
+use arc_swap::ArcSwap;
 use ractor::Actor;
 use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -13,7 +14,8 @@ use super::{
     address::Address,
     assembly::{self, AgentParts},
     capture::Captures,
-    core::Shared,
+    compartments::CompartmentsBuilder,
+    core::{AgentTable, Shared},
     dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
     journal::Journal,
@@ -27,7 +29,7 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, fallback::Rank, setting::InvalidSetting},
+    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
 };
 
 /// The most agents of one runtime.
@@ -70,6 +72,16 @@ pub enum StartError {
         /// Its slots.
         slots: u32,
     },
+    /// The slots that a provider keeps for features do not fit into its own.
+    #[error("{provider}: features are guaranteed {guaranteed} slots, but there are {slots}")]
+    FeatureShares {
+        /// The provider.
+        provider: Name,
+        /// The sum of the shares.
+        guaranteed: u64,
+        /// Its slots.
+        slots: u32,
+    },
     /// A guaranteed share names an agent that does not lean on the provider.
     #[error("{provider}: a share is guaranteed to {agent}, which does not lean on it")]
     StrangeShare {
@@ -97,6 +109,7 @@ pub struct RuntimeBuilder {
     dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
+    compartments: CompartmentSettings,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -148,6 +161,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Counts callers by feature, tenant and class; nobody is counted so without this.
+    #[must_use]
+    pub fn compartments(mut self, settings: CompartmentSettings) -> Self {
+        self.compartments = settings;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -196,19 +216,18 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
+        let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
-        let providers = assembly::make_providers(&self.providers, &targets, &mut book, chance)?;
-        let agents = assembly::make_agents(targets, &providers, &mut book, chance)?;
+        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let firsts = agents.iter().filter(|agent| agent.is_first());
+        let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
-            places: agents
-                .iter()
-                .filter(|agent| agent.is_first())
-                .map(|agent| (agent.settings.name.clone(), agent.index))
-                .collect(),
-            agents,
+            table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            compartments: compartments.build(),
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),
@@ -218,8 +237,6 @@ impl RuntimeBuilder {
             aborting_runs: aborting.child_token(),
             run_steps: TaskTracker::new(),
             aborting,
-            line_length: AtomicU32::new(0),
-            line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
             dead_letters: DeadLetters::with(self.dead_letter_box),

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -21,6 +21,7 @@ use crate::model::{
     reply::{AttemptFailure, Reply},
 };
 use crate::policy::slow::Timing;
+pub use crate::policy::warmth::machine::ColdStart;
 
 /// A boxed future, so that ports stay object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -152,6 +153,8 @@ pub struct Progress {
     clock: SharedClock,
     first_content: OnceLock<Timestamp>,
     pieces: AtomicU64,
+    /// The model had to be loaded for it.
+    loads: AtomicBool,
     deltas: Option<mpsc::Sender<String>>,
 }
 
@@ -172,6 +175,7 @@ impl Progress {
             clock: SharedClock(clock),
             first_content: OnceLock::new(),
             pieces: AtomicU64::new(0),
+            loads: AtomicBool::new(false),
             deltas,
         }
     }
@@ -190,6 +194,19 @@ impl Progress {
     pub fn output_came(&self) {
         self.first_content.get_or_init(|| self.clock.0.now());
         self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The model is, or was, loaded for this very attempt: neither its slowness nor its timeouts say anything about its health. An adapter
+    /// that learns beforehand that the model is not loaded sends nothing and ends the attempt with [`Ending::Loading`] instead.
+    ///
+    /// [`Ending::Loading`]: crate::model::facts::Ending::Loading
+    pub fn model_loads(&self) {
+        self.loads.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the model had to be loaded for this attempt.
+    pub fn had_model_loaded(&self) -> bool {
+        self.loads.load(Ordering::Relaxed)
     }
 
     /// What the question of slowness is asked about, at `now`.
@@ -227,6 +244,17 @@ impl Progress {
     }
 }
 
+/// How a warm-up ended well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WarmUp {
+    /// The model is loaded now, and was not before.
+    Loaded,
+    /// It had been loaded already.
+    WasLoaded,
+    /// There is nothing to load: nothing was sent.
+    NotNeeded,
+}
+
 /// Where an agent's work is done. One exchange a call; no retries of its own; ends its work when the future is dropped.
 pub trait Backend: Send + Sync + 'static {
     /// Does one attempt.
@@ -239,5 +267,23 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
     fn relays(&self) -> bool {
         false
+    }
+
+    /// How its model comes to be loaded. Asked often, so it only says what is known: no exchange.
+    fn cold_start(&self) -> ColdStart {
+        ColdStart::Never
+    }
+
+    /// Has the model loaded, by as small a request as there is, and waits until it is. The runtime makes one at a time for a model, holds
+    /// slots for it, lets it end though its caller has left, and keeps the time. [`Ending::Loading`] is asked again after a while.
+    ///
+    /// [`Ending::Loading`]: crate::model::facts::Ending::Loading
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        Box::pin(std::future::ready(Ok(WarmUp::NotNeeded)))
+    }
+
+    /// Asks the server whether it is well, without any work of a model; `None` where nobody can be asked so.
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        None
     }
 }

@@ -12,7 +12,8 @@ use crate::model::raw_object::RawObject;
 pub const RELAY_PIECES_MAX: usize = 64;
 
 /// What is asked of the model's server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum RelayKind {
     /// A chat completion.
     Chat,

@@ -57,6 +57,8 @@ pub struct RetentionTable {
     pub usage: Option<Duration>,
     /// Dead letters.
     pub dead_letters: Option<Duration>,
+    /// Calls that were put off, from their end on.
+    pub deferred: Option<Duration>,
     /// Bytes in use, past which the oldest finished runs go early.
     pub size_budget: Option<u64>,
 }
@@ -98,6 +100,7 @@ fn read_retention(journal: &mut Reader<'_, '_>) -> RetentionTable {
         cancelled: keep_or_for_ever(&mut reader, "cancelled", Some(days(7))),
         usage: keep_or_for_ever(&mut reader, "usage", Some(days(400))),
         dead_letters: keep_or_for_ever(&mut reader, "dead_letters", Some(days(90))),
+        deferred: keep_or_for_ever(&mut reader, "deferred", Some(days(7))),
         size_budget: bytes_or_none(&mut reader, "size_budget"),
     };
     reader.finish(&[]);
@@ -122,7 +125,7 @@ mod tests {
         assert_eq!((plain.idempotency_keep, plain.size_max), (days(1), None));
         let text = "[journal]\npath = 'runs.db'\nsurvives = 'power'\nsize_max = 2000000\nreaders = 4\nidempotency_keep = '36h'\n\
             lock_wait = '30s'\n[journal.retention]\ncompleted = '2d'\nfailed = 'off'\ncancelled = '1h'\nusage = '3650d'\n\
-            dead_letters = '90m'\nsize_budget = 1500000\n";
+            dead_letters = '90m'\ndeferred = '3d'\nsize_budget = 1500000\n";
         let full = Given::config(text).load().unwrap().journal;
         let retention = RetentionTable {
             completed: Some(days(2)),
@@ -130,6 +133,7 @@ mod tests {
             cancelled: Some(Duration::from_secs(3_600)),
             usage: Some(days(3_650)),
             dead_letters: Some(Duration::from_secs(5_400)),
+            deferred: Some(days(3)),
             size_budget: Some(1_500_000),
         };
         let wanted = JournalTable {

@@ -1,0 +1,8 @@
+//! Calls that are made later, in the file: what a row is (`row`), the queue as the runtime's port wants it (`queue`), telling somebody of
+//! an end (`push`), and what is asked of it beside that (`look`).
+
+pub mod look;
+
+mod push;
+mod queue;
+pub(super) mod row;

@@ -1,0 +1,214 @@
+//! The deferred queue as the runtime's port wants it. All writes are on the journal's one thread, so of two who take an entry one gets it.
+
+use rusqlite::Row;
+
+use super::{
+    push,
+    row::{self, call_of},
+};
+use crate::{
+    journal::{
+        fault::Fault,
+        journal::SqliteJournal,
+        number::{from_sql, to_sql},
+        pack::pack,
+        work::Within,
+    },
+    runtime::{
+        deferred::store::{
+            Again, DeferredCall, DeferredResult, DeferredStatus, DeferredStore, Due, Lease, PushDue, PushSettled, Put,
+            QueueBounds, Settled, Taken,
+        },
+        journal::JournalError,
+        ports::BoxFuture,
+    },
+};
+
+/// Entries that are too old and end in one go; the rest follows with the next look.
+const EXPIRED_AT_ONCE: usize = 256;
+
+impl DeferredStore for SqliteJournal {
+    fn put(&self, call: DeferredCall, bounds: QueueBounds) -> BoxFuture<'_, Result<Put, JournalError>> {
+        let body = match serde_json::to_vec(&call) {
+            Ok(body) => pack(&body),
+            Err(error) => return Box::pin(async move { Err(JournalError::Failed(error.to_string())) }),
+        };
+        Box::pin(self.write(move |within| put(within, &call, &body, bounds)))
+    }
+
+    fn take_over(&self, owner: &str) -> BoxFuture<'_, Result<u64, JournalError>> {
+        let owner = owner.to_owned();
+        Box::pin(self.write(move |within| {
+            let sql = "UPDATE deferred SET owner = NULL, lease_ms = NULL, generation = generation + 1
+                WHERE status = 0 AND owner IS NOT NULL AND owner <> ?1";
+            let entries = within.connection.prepare_cached(sql)?.execute([&owner])?;
+            let sql = "UPDATE deferred_push SET owner = NULL, lease_ms = NULL, generation = generation + 1
+                WHERE status = 0 AND owner IS NOT NULL AND owner <> ?1";
+            within.connection.prepare_cached(sql)?.execute([&owner])?;
+            Ok(entries as u64)
+        }))
+    }
+
+    fn take_due(&self, lease: Lease) -> BoxFuture<'_, Result<Due, JournalError>> {
+        Box::pin(self.write(move |within| take_due(within, &lease)))
+    }
+
+    fn settle(&self, id: &str, generation: u64, settled: Settled) -> BoxFuture<'_, Result<bool, JournalError>> {
+        let id = id.to_owned();
+        Box::pin(self.write(move |within| settle(within, &id, generation, &settled)))
+    }
+
+    fn take_pushes(&self, lease: Lease) -> BoxFuture<'_, Result<(Vec<PushDue>, Option<u64>), JournalError>> {
+        Box::pin(self.write(move |within| push::take(within, &lease)))
+    }
+
+    fn settle_push(
+        &self,
+        id: &str,
+        generation: u64,
+        settled: PushSettled,
+    ) -> BoxFuture<'_, Result<bool, JournalError>> {
+        let id = id.to_owned();
+        Box::pin(self.write(move |within| push::settle(within, &id, generation, &settled)))
+    }
+}
+
+fn put(within: &mut Within<'_>, call: &DeferredCall, body: &[u8], bounds: QueueBounds) -> Result<Put, Fault> {
+    let connection = within.connection;
+    let tenant = within.names.number(connection, call.owner.tenant.as_deref())?;
+    let agent = within.names.number(connection, Some(&call.agent))?;
+    if let Some((ticket, hash)) = row::known(connection, tenant, agent, &call.idempotency_key)? {
+        return Ok(if hash == call.request_hash { Put::Known(ticket) } else { Put::Conflict });
+    }
+    if within.is_nearly_full {
+        return Err(JournalError::Full("no room for one more call that is made later".to_owned()).into());
+    }
+    if row::waiting(connection, None)? >= bounds.entries_max {
+        return Ok(Put::Full { bound: "deferred" });
+    }
+    if row::waiting(connection, Some(tenant))? >= bounds.tenant_entries_max {
+        return Ok(Put::Full { bound: "deferred of this tenant" });
+    }
+    let sql =
+        "INSERT INTO deferred (id, tenant, agent, key, request_hash, status, created_ms, due_ms, expires_ms, attempts,
+            refusals, generation, pushed, body)
+        VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, 0, 0, 0, ?9, ?10)";
+    connection.prepare_cached(sql)?.execute((
+        &call.id,
+        tenant,
+        agent,
+        &call.idempotency_key,
+        &call.request_hash,
+        to_sql(call.created_ms),
+        to_sql(call.due_ms),
+        to_sql(call.expires_ms),
+        call.pushed,
+        body,
+    ))?;
+    Ok(Put::New)
+}
+
+/// A row that is taken.
+struct Ready {
+    row: i64,
+    body: Vec<u8>,
+    attempts: u32,
+    refusals: u32,
+    generation: i64,
+}
+
+impl Ready {
+    fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
+        Ok(Self {
+            row: row.get(0)?,
+            body: row.get(1)?,
+            attempts: row.get(2)?,
+            refusals: row.get(3)?,
+            generation: row.get(4)?,
+        })
+    }
+}
+
+fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
+    let now = to_sql(lease.now_ms);
+    let mut due = Due { expired: end_expired(within, lease)?, ..Due::default() };
+    let sql = "SELECT deferred, body, attempts, refusals, generation FROM deferred
+        WHERE status = 0 AND due_ms <= ?1 AND (lease_ms IS NULL OR lease_ms <= ?1) ORDER BY due_ms, deferred LIMIT ?2";
+    let rows: Vec<Ready> = within
+        .connection
+        .prepare_cached(sql)?
+        .query_map((now, to_sql(lease.count_max as u64)), Ready::of)?
+        .collect::<Result<_, _>>()?;
+    for found in rows {
+        let call = match call_of(&found.body) {
+            Ok(call) => call,
+            // One that cannot be read is nobody's to make; it must not stand before all others for ever.
+            Err(fault) => {
+                let error = JournalError::from(fault).to_string();
+                tracing::error!(row = found.row, error, "a call that was put off cannot be read");
+                let result = DeferredResult { output: None, usage: None, target: None, error: None };
+                row::end(within.connection, found.row, DeferredStatus::Failed, &result, lease.now_ms)?;
+                continue;
+            }
+        };
+        let generation = found.generation.saturating_add(1);
+        let sql = "UPDATE deferred SET owner = ?2, lease_ms = ?3, generation = ?4 WHERE deferred = ?1";
+        let values = (found.row, &lease.owner, to_sql(lease.until_ms), generation);
+        within.connection.prepare_cached(sql)?.execute(values)?;
+        let (attempts, refusals) = (found.attempts, found.refusals);
+        due.taken.push(Taken { call, attempts, refusals, generation: from_sql(generation) });
+    }
+    due.waiting = row::waiting(within.connection, None)?;
+    let sql =
+        "SELECT min(max(due_ms, coalesce(lease_ms, 0))) FROM deferred WHERE status = 0 AND coalesce(owner, '') <> ?1";
+    let next: Option<i64> = within.connection.prepare_cached(sql)?.query_row([&lease.owner], |row| row.get(0))?;
+    due.next_ms = next.map(from_sql);
+    Ok(due)
+}
+
+/// Ends what is too old and that nobody works on. How many.
+fn end_expired(within: &mut Within<'_>, lease: &Lease) -> Result<u64, Fault> {
+    let sql = "SELECT deferred, body FROM deferred
+        WHERE status = 0 AND expires_ms <= ?1 AND (lease_ms IS NULL OR lease_ms <= ?1) LIMIT ?2";
+    let rows: Vec<(i64, Vec<u8>)> = within
+        .connection
+        .prepare_cached(sql)?
+        .query_map((to_sql(lease.now_ms), to_sql(EXPIRED_AT_ONCE as u64)), |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<_, _>>()?;
+    for (row, body) in &rows {
+        // What it was put off for is what it ends with.
+        let error = call_of(body).ok().map(|call| call.error);
+        let result = DeferredResult { output: None, usage: None, target: None, error };
+        row::end(within.connection, *row, DeferredStatus::Expired, &result, lease.now_ms)?;
+    }
+    Ok(rows.len() as u64)
+}
+
+fn settle(within: &mut Within<'_>, id: &str, generation: u64, settled: &Settled) -> Result<bool, Fault> {
+    let connection = within.connection;
+    let sql = "SELECT deferred FROM deferred WHERE id = ?1 AND generation = ?2 AND status = 0 AND owner IS NOT NULL";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query((id, to_sql(generation)))?;
+    let Some(found) = rows.next()? else { return Ok(false) };
+    let row: i64 = found.get(0)?;
+    drop(rows);
+    match settled {
+        Settled::Again { due_ms, why } => {
+            let (sent, refused) = match why {
+                Again::Refused => (0, 1),
+                Again::Failed => (1, 0),
+                Again::LetGo => (0, 0),
+            };
+            let sql =
+                "UPDATE deferred SET due_ms = ?2, attempts = attempts + ?3, refusals = refusals + ?4, owner = NULL,
+                lease_ms = NULL WHERE deferred = ?1";
+            connection.prepare_cached(sql)?.execute((row, to_sql(*due_ms), sent, refused))?;
+        }
+        Settled::Ended { status, sent, result, at_ms } => {
+            let sql = "UPDATE deferred SET attempts = attempts + ?2 WHERE deferred = ?1";
+            connection.prepare_cached(sql)?.execute((row, sent))?;
+            row::end(connection, row, *status, result, *at_ms)?;
+        }
+    }
+    Ok(true)
+}
