@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    adaptive::Told,
     agent_actor::{InHand, Job, Leg, Turn},
     attempt_cut::{cancelled, cut_failure},
     attempt_request::{Watchers, attempt_request},
@@ -79,6 +80,8 @@ struct Call {
     own_refusals: u32,
     /// It killed twice: nobody is to try it again.
     killed: Killed,
+    /// What attempts say about pressure, where their provider's limit learns from it.
+    told: Vec<Told>,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
@@ -109,6 +112,7 @@ impl Call {
             bad_replies: 0,
             own_refusals: 0,
             killed: Killed::Once,
+            told: Vec::new(),
         }
     }
 
@@ -260,6 +264,10 @@ impl Call {
             Ok(reply) => (reply.status, None, reply.usage),
             Err(failure) => (failure.status, Some(failure), failure.usage),
         };
+        if agent.provider.adaptive.is_some() {
+            let ending = failure.map_or(&Ending::Success, |failure| &failure.ending);
+            self.told.push(Told::of(ending, progress, usage, now));
+        }
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);
@@ -378,7 +386,7 @@ impl Call {
             log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
         }
         let permit = self.permit.hand_over();
-        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit };
+        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, told: self.told, at: now, permit };
         self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         // A caller that has left does not mind.
         let _ = reply.send(answer);

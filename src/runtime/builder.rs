@@ -11,15 +11,19 @@ use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    adaptive::LIMIT_EVENTS_MAX,
     address::Address,
     assembly::{self, AgentParts},
+    callers::{CallerSettings, Callers},
     capture::Captures,
     compartments::CompartmentsBuilder,
     core::{AgentTable, Shared},
+    counted::RateBook,
     dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
     journal::Journal,
     outside::OutsideBackend,
+    overload::Overload,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
     root::RootActor,
@@ -29,7 +33,13 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
+    policy::{
+        chance::Chance,
+        compartment::settings::{CLASSES, CompartmentSettings},
+        fallback::Rank,
+        setting::InvalidSetting,
+        shedding::SheddingSettings,
+    },
 };
 
 /// The most agents of one runtime.
@@ -110,6 +120,7 @@ pub struct RuntimeBuilder {
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
     compartments: CompartmentSettings,
+    callers: CallerSettings,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -168,6 +179,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Guards each caller against running away; nobody is without this.
+    #[must_use]
+    pub fn callers(mut self, settings: CallerSettings) -> Self {
+        self.callers = settings;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -216,18 +234,24 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
+        let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
-        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
+        let providers =
+            assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), (chance, &clock))?;
         let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
-            clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
             compartments: compartments.build(),
+            callers: Callers::new(self.callers, Arc::clone(&clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
+            overload: Overload::new(SheddingSettings::for_classes(CLASSES.len()), chance, Arc::clone(&clock)),
+            limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
+            clock,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

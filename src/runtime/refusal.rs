@@ -5,6 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     call::Try,
     compartments::{NoSeats, Reach},
+    overload::Shed,
+    rates::TooMany,
 };
 use crate::{
     model::{
@@ -20,6 +22,7 @@ use crate::{
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         verdict::Keyed,
+        volume::Shut,
     },
 };
 
@@ -37,6 +40,15 @@ pub(crate) enum Refusal {
     /// No slot.
     #[error("no slot free in {compartment}")]
     Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    /// No request is free this minute.
+    #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
+    Rate { too_many: TooMany, retry_after: Duration },
+    /// Its caller's volume guard is shut.
+    #[error("this caller made too many calls in an hour")]
+    Volume { shut: Shut },
+    /// Its class is refused for a higher one, under overload.
+    #[error("calls of higher classes wait too long for {}", .shed.compartment)]
+    Shed { shed: Shed },
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
@@ -92,7 +104,10 @@ impl Refusal {
             Self::Gate { .. } => Some(FallbackReason::GateShut),
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
-            Self::Stranger { .. }
+            Self::Rate { .. } => Some(FallbackReason::RateLimited),
+            Self::Volume { .. }
+            | Self::Shed { .. }
+            | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
             | Self::DeadLetter
@@ -109,11 +124,26 @@ impl Refusal {
         }
     }
 
+    /// The count in which a slot is missing, if that is all.
+    pub(crate) fn lacks(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Bulkhead { compartment, .. } => Some(compartment),
+            Self::Everywhere { spoken, .. } => spoken.lacks(),
+            _ => None,
+        }
+    }
+
     /// Whether it holds for the call whatever its target.
     pub(crate) fn is_of_call(&self) -> bool {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
-            Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
+            Self::Rate { too_many, .. } => !too_many.of.starts_with("provider:"),
+            Self::Volume { .. }
+            | Self::Shed { .. }
+            | Self::Stranger { .. }
+            | Self::Deadline
+            | Self::ShuttingDown
+            | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -132,6 +162,16 @@ impl Refusal {
             }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Stranger { stranger } => stranger_envelope(*stranger, message),
+            Self::Rate { too_many, retry_after } => Envelope::new(ErrorCode::RateLimited, message)
+                .with_retry_after(retry_after.as_secs_f64())
+                .with_detail("limit", &*too_many.of)
+                .with_detail("requests_per_minute", too_many.per_minute.get()),
+            Self::Shed { shed } => Envelope::new(ErrorCode::LoadShed, message)
+                .with_retry_after(shed.retry_after.as_secs_f64())
+                .with_detail("compartment", &*shed.compartment),
+            Self::Volume { shut } => {
+                Envelope::new(ErrorCode::CallVolumeExceeded, message).with_retry_after(shut.retry_after.as_secs_f64())
+            }
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),

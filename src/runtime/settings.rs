@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use crate::{
     model::name::Name,
-    policy::{breaker::settings::BreakerSettings, fallback::Rank, retry_settings::RetrySettings, slow::SlowBy},
+    policy::{
+        adaptive::settings::AdaptiveSettings, breaker::settings::BreakerSettings, fallback::Rank,
+        retry_settings::RetrySettings, slow::SlowBy,
+    },
 };
 
 /// The most slots an agent or provider can have.
@@ -21,6 +24,11 @@ pub struct ProviderSettings {
     pub slots: Option<u32>,
     /// The share of those slots that each agent is guaranteed, by agent; agents not named get `slots / agents`, at least 1.
     pub guaranteed: Vec<(Name, u32)>,
+    /// Requests a minute, of all agents together; `None` = as many as come. 0 is no limit that can be kept and counts as none here: the
+    /// configuration refuses it.
+    pub requests_per_minute: Option<u32>,
+    /// Learns how many calls it gets at once; its slots are then the most. `None` = as many as there are slots.
+    pub adaptive: Option<AdaptiveSettings>,
     /// The breaker of the provider as a whole.
     pub breaker: BreakerSettings,
     /// The name of the key that calls are made with, if there is one; its breaker is `key:<provider>/<name>`.
@@ -54,7 +62,15 @@ pub struct RestartSettings {
 impl ProviderSettings {
     /// A provider without key and without slots of its own, with the breaker of the documentation.
     pub fn new(name: Name) -> Self {
-        Self { name, slots: None, guaranteed: Vec::new(), breaker: BreakerSettings::provider_default(), key: None }
+        Self {
+            name,
+            slots: None,
+            guaranteed: Vec::new(),
+            requests_per_minute: None,
+            adaptive: None,
+            breaker: BreakerSettings::provider_default(),
+            key: None,
+        }
     }
 }
 

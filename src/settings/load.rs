@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::name::Name;
+use crate::{model::name::Name, runtime::callers::CallerSettings};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
@@ -17,6 +17,7 @@ use super::{
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
@@ -36,7 +37,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "agents",
     "capture",
     "defaults",
@@ -49,9 +50,10 @@ const TABLES: [&str; 12] = [
     "providers",
     "run",
     "serve",
+    "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 18] = [
+const LATER: [&str; 17] = [
     "adaptive",
     "budgets",
     "callers",
@@ -68,7 +70,6 @@ const LATER: [&str; 18] = [
     "rollout",
     "tenants",
     "tiers",
-    "volume_guard",
     "ratios",
 ];
 
@@ -108,6 +109,8 @@ pub struct Settings {
     pub providers: Vec<Provider>,
     /// Agents, by name.
     pub agents: Vec<Agent>,
+    /// How callers are guarded.
+    pub callers: CallerSettings,
     /// How runs go.
     pub run: RunSettings,
     /// What is accepted at most.
@@ -164,6 +167,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
+    let mut callers = read_volume_guard(&mut reader);
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
     check_keys(&keys, &keys_place, &mut report.problems);
@@ -175,6 +179,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        divide_guards(&mut providers, &mut callers, instances, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
@@ -192,6 +197,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         files,
         capture,
         keys,
+        callers,
         instances,
         warnings,
         explained: report.rows(),

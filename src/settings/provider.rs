@@ -13,6 +13,7 @@ use super::{
     endpoint::{
         Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_headers, read_paths, read_query,
     },
+    guards::{read_adaptive, read_requests_per_minute},
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     problem::Origin,
@@ -24,18 +25,8 @@ use super::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keys of providers that later versions know.
-const LATER: [&str; 10] = [
-    "keys",
-    "max_wait",
-    "prewarm",
-    "price",
-    "prices",
-    "region",
-    "regions",
-    "requests_per_minute",
-    "targets",
-    "tokens_per_minute",
-];
+const LATER: [&str; 9] =
+    ["keys", "max_wait", "prewarm", "price", "prices", "region", "regions", "targets", "tokens_per_minute"];
 
 /// Keys that only mean something over a network.
 const NETWORK_KEYS: [&str; 12] = [
@@ -180,6 +171,8 @@ pub(super) fn read_provider(
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, flavor);
     let guaranteed = read_guaranteed(&mut reader);
+    let requests_per_minute = read_requests_per_minute(&mut reader);
+    let adaptive = read_adaptive(&mut reader, slots);
     let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
@@ -201,7 +194,7 @@ pub(super) fn read_provider(
         }
         _ => None,
     };
-    let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
+    let settings = ProviderSettings { name, slots, guaranteed, requests_per_minute, adaptive, breaker, key };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
     ReadProvider {

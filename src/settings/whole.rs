@@ -80,7 +80,7 @@ fn check_model_names(agents: &[Agent], report: &mut Report) {
 }
 
 /// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.
-fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
+pub(super) fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
     if instances <= 1 || count == 0 {
         return count;
     }

@@ -180,11 +180,8 @@ pub fn name(text: &str) -> Name {
 /// A provider without slots of its own.
 pub fn provider(of: &str) -> ProviderSettings {
     ProviderSettings {
-        name: name(of),
-        slots: None,
-        guaranteed: Vec::new(),
         breaker: BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() },
-        key: None,
+        ..ProviderSettings::new(name(of))
     }
 }
 

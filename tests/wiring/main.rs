@@ -21,6 +21,8 @@ mod chaos;
 mod clock;
 mod dead_letters;
 mod gates;
+mod guards;
+mod guards_of_load;
 mod keys;
 mod lost;
 mod outside;
