@@ -182,10 +182,7 @@ mod tests {
                 "w.toml:3: providers.local.adaptive.tolerance = nan: must be over 1",
             ),
             (of_provider("adaptive = { decrease = 1.0 }"), "w.toml:3: providers.local.adaptive.decrease = 1"),
-            (
-                of_provider("adaptive = { maks = 1 }"),
-                "w.toml:3: providers.local.adaptive.maks = 1: unknown key, did you mean `max`?",
-            ),
+            (of_provider("adaptive = { maks = 1 }"), "w.toml:3: providers.local.adaptive.maks = 1: unknown key"),
         ] {
             let error = Given::config(&text).load().unwrap_err().to_string();
             assert!(error.starts_with(want), "{text}: {error}");
@@ -201,6 +198,9 @@ mod tests {
         assert_eq!((adaptive.min, adaptive.start, adaptive.max, provider.requests_per_minute), (1, 10, 100, Some(120)));
         assert_eq!(settings.callers.volume.unwrap().calls_per_hour, 200);
         let error = Given::config(&format!("{text}[node]\ninstances = 6\n")).load().unwrap_err().to_string();
-        assert_eq!(error, "providers.local.adaptive.min = 5: falls under 1 when divided by node.instances = 6");
+        assert!(
+            error.contains("providers.local.adaptive.min = 5: falls under 1 when divided by node.instances = 6"),
+            "{error}"
+        );
     }
 }
