@@ -19,20 +19,22 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 /// Where paths in backticks begin; what begins otherwise is no path of this repository.
 const ROOTS: [&str; 6] = ["src/", "docs/", "examples/", "agents/", "tests/", ".ci/"];
 /// Labels that a metric may have.
-const LABELS: [&str; 13] = [
+const LABELS: [&str; 15] = [
     "-",
     "agent",
-    "breaker",
-    "compartment",
     "feature",
-    "from",
-    "kind",
-    "provider",
-    "reason",
+    "breaker",
     "state",
-    "status",
+    "from",
     "to",
+    "reason",
     "verdict",
+    "kind",
+    "status",
+    "provider",
+    "model",
+    "result",
+    "compartment",
 ];
 
 fn root() -> &'static Path {

@@ -16,10 +16,11 @@ use super::{
     builder::StartError,
     compartments::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
-    ports::{Backend, Clock},
+    ports::{Backend, Clock, ColdStart},
     rates::Rate,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    warming::{Models, cold_start},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -68,7 +69,8 @@ pub(crate) fn make_providers(
     for settings in settings {
         let name = &settings.name;
         let members = members_of(name, targets);
-        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
+        let here = targets.iter().filter(|target| target.settings.provider == *name);
+        let longest = here.map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
         let breaker = with_trial_bound(&settings.breaker, longest);
         let guard = match members.len() {
             // A lone agent's target stands for its provider.
@@ -87,7 +89,7 @@ pub(crate) fn make_providers(
         };
         let compartment = || -> Arc<str> { format!("provider:{name}").into() };
         let count = slots.map(|slots| compartments.add(compartment(), slots));
-        let per_minute = settings.requests_per_minute.and_then(NonZeroU32::new);
+        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
         let rate = per_minute.map(|per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock))));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
@@ -169,9 +171,13 @@ fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> 
     Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
 }
 
-/// How long one attempt of the agent can take.
-fn attempt_bound(agent: &AgentSettings) -> Duration {
-    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
+/// How long one attempt of the agent, or the warm-up before it, can take.
+fn attempt_bound(agent: &AgentSettings, backend: &dyn Backend) -> Duration {
+    let attempt = agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call));
+    match cold_start(agent, backend) {
+        ColdStart::Never => attempt,
+        ColdStart::Told | ColdStart::OnDemand { .. } => attempt.max(agent.warmth.timeout),
+    }
 }
 
 /// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
@@ -231,11 +237,10 @@ pub(crate) fn make_agents(
     providers: &HashMap<Name, Arc<ProviderCore>>,
     (book, compartments): (&mut Book, &mut CompartmentsBuilder),
     chance: Chance,
+    kept: &Models,
 ) -> Result<Vec<Arc<AgentCore>>, StartError> {
-    let members: HashMap<Name, Vec<Name>> = providers
-        .keys()
-        .map(|name| (name.clone(), members_of(name, &targets).iter().map(|member| member.name.clone()).collect()))
-        .collect();
+    let member_names = |name| members_of(name, &targets).iter().map(|member| member.name.clone()).collect();
+    let members: HashMap<Name, Vec<Name>> = providers.keys().map(|name| (name.clone(), member_names(name))).collect();
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models: Vec<(Name, Option<String>)> = Vec::new();
@@ -249,7 +254,7 @@ pub(crate) fn make_agents(
             None => format!("agent:{name}"),
             Some(_) => format!("agent:{name}:{target}"),
         };
-        let guard = add_target(book, guard_name, &settings, &provider, chance)?;
+        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, chance)?;
         let member = members.get(&settings.provider).and_then(|all| all.iter().position(|member| *member == name));
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -279,6 +284,7 @@ pub(crate) fn make_agents(
             ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
             address: Address::vacant(),
             metrics: AgentMetrics::of(name.as_str(), settings.slots),
+            model: kept.of(&settings, &provider.settings, &*backend),
             provider,
             backend,
             settings,
@@ -308,11 +314,11 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 fn add_target(
     book: &mut Book,
     guard_name: String,
-    settings: &AgentSettings,
+    (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
     chance: Chance,
 ) -> Result<Guard, StartError> {
-    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings));
+    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings, backend));
     let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, chance)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);

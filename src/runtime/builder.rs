@@ -30,16 +30,11 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
-    policy::{
-        chance::Chance,
-        compartment::settings::{CLASSES, CompartmentSettings},
-        fallback::Rank,
-        setting::InvalidSetting,
-        shedding::SheddingSettings,
-    },
+    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
 };
 
 /// The most agents of one runtime.
@@ -237,9 +232,10 @@ impl RuntimeBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
+        let models = Models::default();
         let providers =
             assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), (chance, &clock))?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
@@ -249,9 +245,10 @@ impl RuntimeBuilder {
             compartments: compartments.build(),
             callers: Callers::new(self.callers, Arc::clone(&clock)),
             rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
-            overload: Overload::new(SheddingSettings::for_classes(CLASSES.len()), chance, Arc::clone(&clock)),
+            overload: Overload::new(self.compartments.shedding.clone(), chance, Arc::clone(&clock)),
             limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
             clock,
+            models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

@@ -1,6 +1,8 @@
 //! All slots of a runtime behind one short lock: what callers take and give back, and who waits for it. What is taken is a value; its
 //! drop gives back exactly what was taken, exactly once, and hands it to those who wait, in the same step.
 
+mod resize;
+
 use std::sync::{Arc, Mutex};
 
 use metrics::Gauge;
@@ -15,7 +17,7 @@ use super::{
 use crate::{
     model::clock::Timestamp,
     policy::{
-        bulkhead::{Bulkhead, ClassShare, Full, Guarantees, Member, NO_MEMBER},
+        bulkhead::{Bulkhead, Full, Member, NO_MEMBER},
         compartment::{
             directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
@@ -269,24 +271,6 @@ impl Compartments {
     /// Whether it still stands in the line.
     pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
         lock(&self.state).pool.is_waiting(ticket)
-    }
-
-    /// Another cap of a count and what is kept of it, while calls run. Those who wait get what it adds.
-    pub(crate) fn resize(
-        &self,
-        shared: &Arc<Shared>,
-        count: CountId,
-        cap: u32,
-        kept: impl FnOnce(Vec<ClassShare>) -> Guarantees,
-    ) {
-        let guarantees = kept(self.classes.shares_of(cap));
-        let mut state = lock(&self.state);
-        let granted = state.pool.resize(count, cap, &guarantees, shared.now());
-        self.show_line(&state.pool);
-        drop(state);
-        for granted in granted {
-            deliver(shared, granted);
-        }
     }
 
     pub(crate) fn in_flight(&self, count: CountId) -> u32 {

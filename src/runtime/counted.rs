@@ -179,7 +179,7 @@ impl Runtime {
         for settings in change.providers {
             let of_provider = |agent: &&Arc<AgentCore>| agent.provider.settings.name == settings.name;
             let Some(core) = table.agents.iter().find(of_provider).map(|agent| &agent.provider) else { continue };
-            let per_minute = settings.requests_per_minute.and_then(NonZeroU32::new);
+            let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
             let rate = per_minute.map(|per_minute| match core.rate.load_full() {
                 Some(rate) if rate.per_minute() == per_minute => rate,
                 Some(rate) => Arc::new(rate.with_limit(per_minute)),

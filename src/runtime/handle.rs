@@ -19,6 +19,7 @@ use super::{
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
     supervisor::SupervisorMessage,
+    warming,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
@@ -172,6 +173,7 @@ impl AgentHandle {
         let mut counted = self.count_requests(context, (call_is, id, now))?;
         let lease = self
             .pass_gates(id, now, parked, &mut passes)
+            .and_then(|()| warming::not_warming(&self.agent, now))
             .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
             .and_then(|()| self.take_slots(context, now, held));
         match lease {

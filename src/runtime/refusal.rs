@@ -49,6 +49,9 @@ pub(crate) enum Refusal {
     /// Its class is refused for a higher one, under overload.
     #[error("calls of higher classes wait too long for {}", .shed.compartment)]
     Shed { shed: Shed },
+    /// The model is being loaded, and somebody else waits for it already.
+    #[error("the model {model} is being loaded; it is expected to be there in {:.0} s", .wait.as_secs_f64())]
+    Warming { model: Arc<str>, wait: Duration },
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
@@ -105,6 +108,7 @@ impl Refusal {
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
             Self::Rate { .. } => Some(FallbackReason::RateLimited),
+            Self::Warming { .. } => Some(FallbackReason::Warming),
             Self::Volume { .. }
             | Self::Shed { .. }
             | Self::Stranger { .. }
@@ -144,7 +148,7 @@ impl Refusal {
             | Self::Deadline
             | Self::ShuttingDown
             | Self::DeadLetter => true,
-            Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
+            Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
 
@@ -175,6 +179,9 @@ impl Refusal {
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
+            Self::Warming { model, wait } => Envelope::new(ErrorCode::AgentWarming, message)
+                .with_retry_after(wait.as_secs_f64())
+                .with_detail("model", &**model),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
             Self::DeadLetter => Envelope::new(ErrorCode::Internal, message).with_detail("reason", "dead_letter"),

@@ -1,5 +1,5 @@
-//! `[volume_guard]`, and what `[providers.X]` says about requests a minute and the adaptive limit. Zero is refused wherever it would mean
-//! either nothing or everything: who wants no guard leaves the key out, who wants to close something sets its slots to 0.
+//! `[volume_guard]`, and the adaptive limit of `[providers.X]`. Zero is refused where it would mean either nothing or everything: who wants
+//! no guard leaves the table out, who wants to close something sets its slots to 0.
 
 use crate::{
     policy::{
@@ -18,9 +18,6 @@ use super::{
     report::Report,
     whole::divided,
 };
-
-/// No rate of requests is larger.
-const REQUESTS_PER_MINUTE_MAX: u64 = 100_000_000;
 
 /// Reads `[volume_guard]`; without the table there is no guard.
 pub(super) fn read_volume_guard(root: &mut Reader<'_, '_>) -> CallerSettings {
@@ -42,14 +39,6 @@ pub(super) fn read_volume_guard(root: &mut Reader<'_, '_>) -> CallerSettings {
     }
     reader.finish(&[]);
     CallerSettings { volume, scope }
-}
-
-/// Reads a provider's requests a minute.
-pub(super) fn read_requests_per_minute(reader: &mut Reader<'_, '_>) -> Option<u32> {
-    let given = reader.whole("requests_per_minute", 1, REQUESTS_PER_MINUTE_MAX);
-    let requests = given.and_then(|requests| u32::try_from(requests).ok());
-    reader.explain("requests_per_minute", requests.map_or_else(|| "no limit".to_owned(), |limit| limit.to_string()));
-    requests
 }
 
 /// Reads a provider's `adaptive` under its slots; opt-in.
@@ -96,9 +85,6 @@ pub(super) fn divide_guards(
 ) {
     for provider in providers {
         let path = key_path("providers", provider.settings.name.as_str());
-        if let Some(requests) = &mut provider.settings.requests_per_minute {
-            *requests = divided(*requests, &key_path(&path, "requests_per_minute"), instances, report);
-        }
         if let Some(adaptive) = &mut provider.settings.adaptive {
             let path = key_path(&path, "adaptive");
             for (key, value) in [("min", &mut adaptive.min), ("max", &mut adaptive.max), ("start", &mut adaptive.start)]
@@ -134,11 +120,11 @@ mod tests {
         let volume = VolumeSettings { calls_per_hour: 1_000, shut_for: Duration::from_secs(600) };
         assert_eq!(settings.callers, CallerSettings { volume: Some(volume), scope: CallerScope::Tenant });
         let provider = &settings.provider("local").unwrap().settings;
-        assert_eq!(provider.requests_per_minute, Some(600));
+        assert_eq!(provider.rates.requests_per_minute, Some(600));
         assert_eq!(provider.adaptive, Some(AdaptiveSettings { start: 40, max: 40, ..AdaptiveSettings::default() }));
         let empty = "[providers.local]\nkind = 'embedded'\nadaptive = {}\n";
         let provider = Given::config(empty).load().unwrap().provider("local").unwrap().settings.clone();
-        assert_eq!((provider.adaptive, provider.requests_per_minute), (Some(AdaptiveSettings::default()), None));
+        assert_eq!((provider.adaptive, provider.rates.requests_per_minute), (Some(AdaptiveSettings::default()), None));
         let off = "[providers.local]\nkind = 'embedded'\nadaptive = 'off'\n";
         assert_eq!(Given::config(off).load().unwrap().provider("local").unwrap().settings.adaptive, None);
         assert_eq!(duration::format(SHUT_FOR_DEFAULT), "30m");
@@ -195,7 +181,10 @@ mod tests {
         let settings = Given::config(&format!("{text}[node]\ninstances = 5\n")).load().unwrap();
         let provider = &settings.provider("local").unwrap().settings;
         let adaptive = provider.adaptive.unwrap();
-        assert_eq!((adaptive.min, adaptive.start, adaptive.max, provider.requests_per_minute), (1, 10, 100, Some(120)));
+        assert_eq!(
+            (adaptive.min, adaptive.start, adaptive.max, provider.rates.requests_per_minute),
+            (1, 10, 100, Some(120))
+        );
         assert_eq!(settings.callers.volume.unwrap().calls_per_hour, 200);
         let error = Given::config(&format!("{text}[node]\ninstances = 6\n")).load().unwrap_err().to_string();
         assert!(

@@ -8,12 +8,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::{model::name::Name, runtime::callers::CallerSettings};
+use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings, runtime::callers::CallerSettings};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
     capture::{CaptureTable, read_capture},
+    compartment_rules::check_compartments,
+    compartments::read_compartments,
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
@@ -22,6 +24,7 @@ use super::{
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
+    priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
@@ -37,41 +40,29 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 18] = [
     "agents",
     "capture",
+    "compartments",
     "defaults",
+    "features",
     "files",
     "journal",
     "keys",
     "limits",
     "node",
     "places",
+    "priorities",
     "providers",
     "run",
     "serve",
+    "tenants",
+    "tiers",
     "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 17] = [
-    "adaptive",
-    "budgets",
-    "callers",
-    "cluster",
-    "features",
-    "ladders",
-    "lines",
-    "logs",
-    "metrics",
-    "priorities",
-    "priority",
-    "prices",
-    "quotas",
-    "rollout",
-    "tenants",
-    "tiers",
-    "ratios",
-];
+const LATER: [&str; 10] =
+    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "prices", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,6 +118,8 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// Who is counted as whom, and how much each may take.
+    pub compartments: CompartmentSettings,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
     explained: Vec<ExplainRow>,
@@ -168,6 +161,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
     let mut callers = read_volume_guard(&mut reader);
+    let mut compartments = read_compartments(&mut reader);
+    (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
     check_keys(&keys, &keys_place, &mut report.problems);
@@ -180,6 +175,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
         divide_guards(&mut providers, &mut callers, instances, &mut report);
+        check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
@@ -196,6 +192,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        compartments,
         keys,
         callers,
         instances,

@@ -12,6 +12,7 @@ use super::{
     agent::Agent,
     agent_backend::AgentBackend,
     breaker::raised_trial_timeout,
+    compartment_rules::divide_rates,
     node::key_path,
     ollama::{Use, check_uses},
     problem::{Origin, Problem},
@@ -39,6 +40,7 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
         finish_breaker(&mut provider.settings.breaker, &path, &timeouts, instances, report);
         provider.settings.slots =
             provider.settings.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
+        divide_rates(&mut provider.settings.rates, &path, instances, report);
         for (agent, slots) in &mut provider.settings.guaranteed {
             let key = key_path(&key_path(&path, "guaranteed"), agent.as_str());
             *slots = divided(*slots, &key, instances, report);

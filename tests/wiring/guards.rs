@@ -4,7 +4,9 @@
 use watertight::{
     policy::{
         breaker::state::StateName,
-        compartment::settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownTenant},
+        compartment::settings::{
+            CompartmentSettings, FeatureSettings, Rates, TenantSettings, TierSettings, UnknownTenant,
+        },
         crowd::CallerScope,
         volume::VolumeSettings,
     },
@@ -29,6 +31,11 @@ fn by(key: Option<&str>, tenant: Option<&str>) -> CallContext {
 
 fn guard(calls_per_hour: u32, scope: CallerScope) -> CallerSettings {
     CallerSettings { volume: Some(VolumeSettings::of_calls(calls_per_hour)), scope }
+}
+
+fn limited(requests_per_minute: u32) -> ProviderSettings {
+    let rates = Rates { requests_per_minute: Some(requests_per_minute), ..Rates::default() };
+    ProviderSettings { rates, ..provider("local") }
 }
 
 fn retry_after(result: &Result) -> f64 {
@@ -100,7 +107,7 @@ async fn what_is_refused_further_in_counts_in_no_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn a_provider_gets_so_many_requests_a_minute() {
-    let local = ProviderSettings { requests_per_minute: Some(2), ..provider("local") };
+    let local = limited(2);
     let (runtime, backends) = agents_on(local, vec![agent("draft", "local"), agent("review", "local")]).await;
     assert_eq!(code(&call(&runtime, "draft").await), "OK");
     assert_eq!(code(&call(&runtime, "review").await), "OK");
@@ -127,7 +134,7 @@ async fn a_provider_gets_so_many_requests_a_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_no_slot_was_free_for_is_given_back() {
-    let local = ProviderSettings { requests_per_minute: Some(3), ..provider("local") };
+    let local = limited(3);
     let mut draft = agent("draft", "local");
     draft.slots = 1;
     let (runtime, backends) = agents_on(local, vec![draft]).await;
