@@ -192,16 +192,8 @@ pub(super) fn read_provider(
     let path = key_path("providers", name.as_str());
     let table = over_defaults(own, defaults);
     let mut reader = Reader::new(&table, place, &path, "defaults", report);
-    let kinds =
-        [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
-    if !reader.is_given("kind") {
-        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
-    }
-    let known_kind = reader.choice_of("kind", &kinds, &[]);
+    let known_kind = read_kind(&mut reader);
     let kind = known_kind.unwrap_or(Kind::Embedded);
-    if let Some(kind) = known_kind {
-        reader.explain("kind", kind.as_str());
-    }
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
@@ -240,6 +232,19 @@ pub(super) fn read_provider(
         flavor,
         is_sound,
     }
+}
+
+fn read_kind(reader: &mut Reader<'_, '_>) -> Option<Kind> {
+    let kinds =
+        [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
+    if !reader.is_given("kind") {
+        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
+    }
+    let kind = reader.choice_of("kind", &kinds, &[]);
+    if let Some(kind) = kind {
+        reader.explain("kind", kind.as_str());
+    }
+    kind
 }
 
 /// Reads the breaker of the provider as a whole. Without a kind nobody knows how it can be tried.

@@ -174,7 +174,7 @@ async fn a_high_class_starts_soon_and_a_low_one_is_never_left_in_silence() {
     const INTERACTIVE: usize = 1;
     const BACKGROUND: usize = 4;
     let kept = [(INTERACTIVE, 0.3, KeptFrom::Lower), (BACKGROUND, 0.1, KeptFrom::All)];
-    let runtime = lined(10, &kept, s(60)).await;
+    let runtime = lined(10, &kept, s(50)).await;
     let low: Vec<_> = (0..30).map(|_| later(&runtime, "bulk", "background")).collect();
     settle().await;
     assert_eq!(runtime.agent("draft").unwrap().in_flight(), 7, "three are kept for the high class");

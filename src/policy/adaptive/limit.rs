@@ -125,6 +125,10 @@ pub struct AdaptiveLimit {
     last_cut: Option<Timestamp>,
     /// Good answers while the limit was really used; as many as the limit are a round trip.
     used: u32,
+    /// The most calls in flight that were seen in this round trip and the one before it: of calls that end together the last ones find
+    /// the place empty.
+    peaks: [u32; 2],
+    peaks_since: Timestamp,
     round: Round,
 }
 
@@ -154,6 +158,8 @@ impl AdaptiveLimit {
             round_trip: None,
             last_cut: None,
             used: 0,
+            peaks: [0, 0],
+            peaks_since: now,
             round: Round { since: now, ..Round::default() },
         }
     }
@@ -180,6 +186,7 @@ impl AdaptiveLimit {
     /// Learns from an attempt that ended, and says what that changes.
     pub fn ended(&mut self, attempt: &Attempt) -> Option<Change> {
         // What began before the last cut was let in by the limit before it.
+        self.note_peak(attempt.in_flight, attempt.at);
         let is_fresh = self.last_cut.is_none_or(|cut| attempt.started > cut);
         match attempt.said {
             Said::Nothing => None,
@@ -188,6 +195,16 @@ impl AdaptiveLimit {
             Said::TimedOut | Said::Busy => None,
             Said::Good(timed) => self.good(attempt, timed, is_fresh),
         }
+    }
+
+    fn note_peak(&mut self, in_flight: u32, at: Timestamp) {
+        let trip = self.round_trip();
+        if at.since(self.peaks_since) >= trip {
+            let is_recent = at.since(self.peaks_since) < trip * 2;
+            self.peaks = [0, if is_recent { self.peaks[0] } else { 0 }];
+            self.peaks_since = at;
+        }
+        self.peaks[0] = self.peaks[0].max(in_flight);
     }
 
     fn good(&mut self, attempt: &Attempt, timed: Timed, is_fresh: bool) -> Option<Change> {
@@ -206,7 +223,7 @@ impl AdaptiveLimit {
             return Some(change);
         }
         let needed = self.limit - self.limit / FREE_ONE_IN;
-        if attempt.in_flight < needed {
+        if self.peaks.iter().all(|peak| *peak < needed) {
             return None;
         }
         self.used = (self.used + 1).min(self.limit);
