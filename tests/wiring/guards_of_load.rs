@@ -5,6 +5,7 @@ use std::time::Duration;
 use watertight::{
     policy::{
         adaptive::{limit::Reason, settings::AdaptiveSettings},
+        breaker::settings::Mode,
         bulkhead::KeptFrom,
         compartment::settings::{CompartmentSettings, FeatureSettings, KeptShare},
     },
@@ -114,6 +115,9 @@ async fn lined(slots: u32, kept: &[(usize, f64, KeptFrom)], took: Duration) -> R
     }
     let mut draft = agent("draft", "local");
     draft.slots = 1_000;
+    // Long calls are what this is about, not an illness.
+    draft.breaker.mode = Mode::Disabled;
+    draft.timeouts.attempt = Some(s(120));
     let local = ProviderSettings { slots: Some(slots), ..provider("local") };
     let backend = Scripted::always(Answer::Good.after(took));
     builder().compartments(settings).provider(local).agent(draft, backend).start().await.unwrap()
@@ -174,7 +178,7 @@ async fn a_high_class_starts_soon_and_a_low_one_is_never_left_in_silence() {
     const INTERACTIVE: usize = 1;
     const BACKGROUND: usize = 4;
     let kept = [(INTERACTIVE, 0.3, KeptFrom::Lower), (BACKGROUND, 0.1, KeptFrom::All)];
-    let runtime = lined(10, &kept, s(50)).await;
+    let runtime = lined(10, &kept, s(60)).await;
     let low: Vec<_> = (0..30).map(|_| later(&runtime, "bulk", "background")).collect();
     settle().await;
     assert_eq!(runtime.agent("draft").unwrap().in_flight(), 7, "three are kept for the high class");
