@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings};
+use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings, runtime::callers::CallerSettings};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
@@ -19,6 +19,7 @@ use super::{
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
@@ -40,7 +41,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 19] = [
+const TABLES: [&str; 20] = [
     "agents",
     "budgets",
     "capture",
@@ -60,10 +61,10 @@ const TABLES: [&str; 19] = [
     "serve",
     "tenants",
     "tiers",
+    "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 10] =
-    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
+const LATER: [&str; 8] = ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +102,8 @@ pub struct Settings {
     pub providers: Vec<Provider>,
     /// Agents, by name.
     pub agents: Vec<Agent>,
+    /// How callers are guarded.
+    pub callers: CallerSettings,
     /// How runs go.
     pub run: RunSettings,
     /// What is accepted at most.
@@ -162,6 +165,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
     let spending = read_spending(&mut reader);
+    let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -178,6 +182,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
@@ -198,6 +203,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         spending,
         compartments,
         keys,
+        callers,
         instances,
         warnings,
         explained: report.rows(),

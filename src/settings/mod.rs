@@ -10,6 +10,7 @@ pub mod endpoint;
 pub mod files;
 pub mod folder;
 pub mod general;
+mod guards;
 pub mod journal;
 mod keep;
 pub mod keys;

@@ -23,6 +23,8 @@ mod classes;
 mod clock;
 mod dead_letters;
 mod gates;
+mod guards;
+mod guards_of_load;
 mod keys;
 mod line;
 mod lost;

@@ -44,7 +44,12 @@ pub(super) fn cause_of(code: ErrorCode) -> Cause {
         ErrorCode::AgentCircuitOpen => Cause::CircuitOpen,
         ErrorCode::AgentBulkheadFull => Cause::BulkheadFull,
         ErrorCode::AgentWarming => Cause::Cold,
-        ErrorCode::TokenBudgetExhausted | ErrorCode::RateLimited | ErrorCode::QuotaSpent => Cause::Budget,
+        // All of them pass by themselves, at a time that they tell.
+        ErrorCode::TokenBudgetExhausted
+        | ErrorCode::RateLimited
+        | ErrorCode::QuotaSpent
+        | ErrorCode::CallVolumeExceeded
+        | ErrorCode::LoadShed => Cause::Budget,
         ErrorCode::DeadlineExceeded => Cause::Deadline,
         _ => Cause::Error,
     }
