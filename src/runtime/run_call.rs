@@ -143,7 +143,7 @@ async fn next_piece(pieces: &mut Option<mpsc::Receiver<String>>) -> Option<Strin
 /// A call's end in the plan's words.
 pub(crate) fn as_plan_result(result: Result<CallReply, CallError>) -> Result<CallDone, CallFailed> {
     match result {
-        Ok(reply) => Ok(CallDone { output: reply.output, usage: reply.usage, attempts: reply.attempts }),
+        Ok(reply) => Ok(CallDone { output: reply.output, usage: reply.usage, attempts: reply.attempts, instead: None }),
         Err(error) => Err(CallFailed {
             resend: if error.nothing_sent { Resend::Allowed } else { Resend::Never },
             envelope: *error.envelope,
