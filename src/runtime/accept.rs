@@ -265,11 +265,17 @@ impl Runtime {
         self.shared.orchestrator.cast(OrchestratorMessage::Tell(done));
         // Late, or an orchestrator that died: what it did not take in is done again.
         let _ = tokio::time::timeout(TURN_PATIENCE, when_done).await;
-        self.shared.frozen.store(true, Ordering::Release);
+        let was_frozen = self.shared.frozen.swap(true, Ordering::AcqRel);
         self.shared.aborting_runs.cancel();
         self.shared.run_steps.close();
         self.shared.run_steps.wait().await;
         let all_quiet = async {
+            if !was_frozen && self.shared.journal.is_some() {
+                let (tell, told) = oneshot::channel();
+                self.shared.orchestrator.cast(OrchestratorMessage::Freeze(tell));
+                // Without an orchestrator what was put off is in doubt after the restart: that is safe.
+                let _ = told.await;
+            }
             for run in self.runs.live() {
                 let mut changed = run.last_event();
                 while !run.log.is_quiet() {

@@ -133,6 +133,14 @@ pub struct CallError {
     pub(crate) elsewhere: Elsewhere,
 }
 
+/// How long a call waited between its attempts, to a millisecond each.
+pub fn waited_between(attempts: &[AttemptRecord]) -> Duration {
+    let gap = |pair: &[AttemptRecord]| {
+        pair[1].started_ms.saturating_sub(pair[0].started_ms.saturating_add(pair[0].duration_ms))
+    };
+    Duration::from_millis(attempts.windows(2).map(gap).sum())
+}
+
 impl CallError {
     /// A refusal of our own.
     pub(crate) fn refused(envelope: Envelope) -> Self {
@@ -148,6 +156,31 @@ impl CallError {
             target: None,
             tries: Vec::new(),
             elsewhere: Elsewhere::MayNot,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_between_attempts() {
+        let attempt = |started_ms, duration_ms| AttemptRecord {
+            started_ms,
+            duration_ms,
+            status: None,
+            error_code: None,
+            retry_after: None,
+        };
+        for (attempts, want) in [
+            (vec![], 0),
+            (vec![attempt(5, 100)], 0),
+            (vec![attempt(0, 10), attempt(500, 10), attempt(1_510, 3)], 490 + 1_000),
+            // A clock that went back, or rounding, is no wait.
+            (vec![attempt(100, 10), attempt(109, 10)], 0),
+        ] {
+            assert_eq!(waited_between(&attempts), Duration::from_millis(want), "{attempts:?}");
         }
     }
 }

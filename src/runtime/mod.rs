@@ -47,4 +47,5 @@ mod run_cell;
 mod run_gates;
 mod run_log;
 mod run_table;
+mod stopping;
 mod write_ahead;

@@ -38,6 +38,8 @@ pub(crate) enum OrchestratorMessage {
     GateChanged(BreakerId),
     /// A slot is free, and somebody waited for one.
     SlotFreed,
+    /// The node stops and its durable runs move no more: write down what was not sent, and say so.
+    Freeze(oneshot::Sender<()>),
     /// Show that it turns.
     Beat,
     /// Say that everything that was sent before is done.
@@ -82,6 +84,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::SlotFreed => self.serve_line(),
+            OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             // Who asked may have stopped waiting.
             OrchestratorMessage::Tell(done) => drop(done.send(())),
@@ -92,22 +95,8 @@ impl Actor for OrchestratorActor {
 }
 
 impl OrchestratorActor {
-    /// Ends every live run, as the last act of a runtime that stops: nobody is left who could move it further.
-    pub(crate) fn end_all(&self) {
-        for run in self.runs.live() {
-            if run.is_journaled() {
-                // It goes on after the restart. Who waits for it here is let go.
-                run.let_go();
-                continue;
-            }
-            let mut inner = lock(&run.inner);
-            let actions = inner.plan.cancel(self.shared.now());
-            self.perform(&run, &mut inner, actions);
-        }
-    }
-
     /// Live runs in the order in which they are served.
-    fn oldest_first(&self) -> Vec<Arc<RunCell>> {
+    pub(crate) fn oldest_first(&self) -> Vec<Arc<RunCell>> {
         let mut runs = self.runs.live();
         runs.sort_by_key(|run| (run.class, run.number));
         runs
@@ -154,14 +143,6 @@ impl OrchestratorActor {
             // A slot may have become free before the step stood in the line.
             self.serve_line();
         }
-    }
-
-    /// True if a durable run must not move here any more. While its node stops it only takes in what is under way.
-    fn is_frozen(&self, inner: &mut RunInner) -> bool {
-        if self.shared.holds_runs() {
-            inner.plan.hold_back();
-        }
-        self.shared.aborting.is_cancelled() || self.shared.frozen.load(Ordering::Acquire)
     }
 
     fn feed(&self, inner: &mut RunInner, told: Told) -> Vec<Action> {

@@ -16,7 +16,7 @@ mod question;
 mod recording;
 pub mod secret;
 #[cfg(test)]
-mod shared_cases;
+pub(crate) mod shared_cases;
 pub mod sse;
 pub mod stream;
 pub mod tap;

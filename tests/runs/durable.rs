@@ -327,12 +327,101 @@ async fn what_may_act_once_is_put_aside_and_released() {
         let disk = second.journal.disk.lock().unwrap();
         assert_eq!((disk.letters.len(), disk.letters[0].cause), (1, DeadCause::InDoubt));
         assert_eq!(disk.letters[0].run_id.as_deref(), Some(run.id()));
+        assert!(!disk.letters[0].id.contains('/'), "an id is one segment of a path");
     }
     assert_eq!(backends[0].count(), 1);
     backends[0].now(Answer::Good);
+    for (step, index, iteration) in [("b", None, 0), ("a", None, 1), ("a", Some(1), 0)] {
+        assert!(!run.release(step, index, iteration), "nothing waits there");
+    }
     assert!(run.release("a", None, 0));
     assert_eq!(end(run).await.status, RunStatus::Completed);
+    assert!(!run.release("a", None, 0), "of two operators one");
     assert_eq!(backends[0].count(), 2);
+    let requests = backends[0].requests.lock().unwrap();
+    assert_eq!(requests[0].idempotency_key, requests[1].idempotency_key);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_sent_when_the_node_stopped_is_not_in_doubt() {
+    let (backends, clock) = (backends(&Answer::Good), clock());
+    let once = workflow("", &(chain_text(&["a"]) + "effects = \"once\"\n"));
+    let first = node(FakeJournal::new(s(1)), clock.clone(), &backends).await;
+    let run = first.accept(&once).await;
+    settle().await;
+    // Its start is on the way to the disk, and its call waits for that.
+    first.runtime.drain(s(1)).await;
+    let started = first.journal.events(run.id()).iter().filter(|event| event.kind == EventType::StepStarted).count();
+    assert_eq!((started, backends[0].count()), (1, 0));
+    let (second, resumed) = first.restart(clock, &backends).await;
+    assert_eq!(end(&resumed[0]).await.status, RunStatus::Completed);
+    assert_eq!((backends[0].count(), second.journal.disk.lock().unwrap().letters.len()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stood_in_the_line_when_the_node_stopped_is_not_in_doubt() {
+    let (backends, clock) = (backends(&Answer::Hang), clock());
+    let once = workflow("", &(chain_text(&["a"]) + "effects = \"once\"\n"));
+    let first = node(FakeJournal::new(ms(1)), clock.clone(), &backends).await;
+    for _ in 0..10 {
+        first.accept(&chain(&["a"])).await;
+    }
+    tokio::time::sleep(s(1)).await;
+    let run = first.accept(&once).await;
+    tokio::time::sleep(s(1)).await;
+    assert!(matches!(run.why(), Some(Why::Line { .. })), "{:?}", run.why());
+    first.runtime.drain(s(1)).await;
+    assert_eq!(backends[0].count(), 10);
+    backends[0].now(Answer::Good);
+    let (second, resumed) = first.restart(clock, &backends).await;
+    for run in &resumed {
+        assert_eq!(end(run).await.status, RunStatus::Completed);
+    }
+    assert_eq!((resumed.len(), second.journal.disk.lock().unwrap().letters.len()), (11, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_plan_is_broken_fails_and_is_put_aside() {
+    let (backends, clock) = (backends(&Answer::Good.after(s(2))), clock());
+    let first = node(FakeJournal::new(ms(1)), clock.clone(), &backends).await;
+    let run = first.accept(&chain(&["a", "b"])).await;
+    tokio::time::sleep(s(3)).await;
+    let journal = first.journal.reopen();
+    drop(first.runtime);
+    settle().await;
+    let second = node(journal.clone(), clock, &backends).await;
+    let mut stored = Handle(journal).take_over().await.unwrap();
+    stored[0].ended[0].record.id = "nowhere".into();
+    let resumed = second.runtime.resume(stored);
+    let record = resumed[0].finished().await;
+    assert_eq!((resumed[0].id(), record.status), (run.id(), RunStatus::Failed));
+    assert_eq!(record.error.as_ref().unwrap().error_code, ErrorCode::Internal);
+    settle().await;
+    let disk = second.journal.disk.lock().unwrap();
+    let letter = &disk.letters[0];
+    assert_eq!(
+        (disk.letters.len(), letter.cause, letter.run_id.as_deref()),
+        (1, DeadCause::PlanPanicked, Some(run.id()))
+    );
+    assert!(letter.message.contains("nowhere"), "{}", letter.message);
+    assert_eq!(backends[1].count(), 1, "nothing of it was called again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_another_node_took_is_let_go() {
+    let backends = backends(&Answer::Good.after(s(2)));
+    let node = node(FakeJournal::new(ms(1)), clock(), &backends).await;
+    let run = node.accept(&chain(&["a", "b"])).await;
+    tokio::time::sleep(s(1)).await;
+    let before = node.journal.events(run.id());
+    // Another process on the same disk: this one may write no more, and does not know yet.
+    assert_eq!(Handle(node.journal.clone()).take_over().await.unwrap().len(), 1);
+    let record = tokio::time::timeout(s(60), run.finished()).await.expect("let go");
+    assert!(!record.status.is_terminal(), "it goes on elsewhere");
+    assert_eq!(node.journal.events(run.id()), before);
+    assert!(node.runtime.run(run.id()).is_none());
+    tokio::time::sleep(s(60)).await;
+    assert_eq!(backends[1].count(), 0, "nothing is built upon what was not written");
 }
 
 #[tokio::test(start_paused = true)]

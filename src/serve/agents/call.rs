@@ -6,7 +6,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use axum::{
     Json as Answer,
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, header},
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream;
@@ -17,7 +17,6 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    model::run::AttemptRecord,
     runtime::call::{CallError, CallReply, CallRequest},
     serve::{
         access::caller::Caller,
@@ -26,18 +25,13 @@ use crate::{
             failure::Failure,
             query::{InPath, idempotency_key},
             sse,
+            told::Told,
         },
         caps::Place,
         state::AppState,
     },
 };
 
-/// The agent that answered.
-pub const AGENT: &str = "x-watertight-agent";
-/// How many exchanges it took.
-pub const ATTEMPTS: &str = "x-watertight-attempts";
-/// Milliseconds that were ours.
-pub const OVERHEAD_MS: &str = "x-watertight-overhead-ms";
 /// Pieces that wait for a slow reader before the agent is slowed down.
 const DELTAS_MAX: usize = 64;
 
@@ -94,32 +88,19 @@ pub(crate) async fn call(
 }
 
 fn plain(agent: &str, begun: Instant, result: Result<CallReply, CallError>) -> Response {
-    let attempts = match &result {
-        Ok(reply) => reply.attempts.clone(),
-        Err(error) => error.attempts.clone(),
-    };
-    let mut answer = match result {
-        Ok(reply) => Answer(closing(&reply)).into_response(),
-        Err(error) => Failure::from(error).into_response(),
-    };
-    tell(answer.headers_mut(), agent, begun, Some(&attempts));
-    answer
-}
-
-/// Says what the call took. In a stream, whose headers go first, only what is known by then.
-fn tell(headers: &mut HeaderMap, agent: &str, begun: Instant, attempts: Option<&[AttemptRecord]>) {
-    let mut put = |name: &'static str, text: String| {
-        if let Ok(value) = HeaderValue::from_str(&text) {
-            headers.insert(HeaderName::from_static(name), value);
+    let all = begun.elapsed();
+    let (told, mut answer) = match result {
+        Ok(reply) => {
+            let told = Told::of(agent, Some(&reply.call_id), reply.fallback.as_deref());
+            (told.took(all, reply.spent, &reply.attempts), Answer(closing(&reply)).into_response())
+        }
+        Err(error) => {
+            let told = Told::of(agent, error.call_id.as_deref(), None).took(all, error.spent, &error.attempts);
+            (told, Failure::from(error).into_response())
         }
     };
-    put(AGENT, agent.to_owned());
-    if let Some(attempts) = attempts {
-        let theirs: u64 = attempts.iter().map(|attempt| attempt.duration_ms).sum();
-        let all = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-        put(ATTEMPTS, attempts.len().to_string());
-        put(OVERHEAD_MS, all.saturating_sub(theirs).to_string());
-    }
+    told.write(answer.headers_mut());
+    answer
 }
 
 fn closing(reply: &CallReply) -> Value {
@@ -189,6 +170,7 @@ async fn streamed(state: &AppState, agent: String, begun: Instant, mut streaming
         }
     });
     let mut answer = sse::answer(frames);
-    tell(answer.headers_mut(), &agent, begun, None);
+    // These go before the end: only what is known by then.
+    Told::of(&agent, None, None).write(answer.headers_mut());
     answer
 }

@@ -5,4 +5,5 @@ pub mod dress;
 pub mod failure;
 pub mod query;
 pub mod sse;
+pub mod told;
 pub mod trace;

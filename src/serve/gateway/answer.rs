@@ -10,20 +10,19 @@ use std::{
 
 use axum::{
     body::{Body, Bytes},
-    http::{HeaderName, HeaderValue, header},
+    http::{HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream;
 use tokio::sync::mpsc;
 
 use crate::{
-    model::contract,
     runtime::{
         call::{CallError, CallReply},
         relay::{RelayBegan, RelayPiece},
     },
     serve::{
-        answer::failure::Failure,
+        answer::{failure::Failure, told::Told},
         caps::{BodyRoom, Place},
     },
 };
@@ -59,14 +58,8 @@ pub(super) async fn whole(mut under_way: UnderWay) -> Response {
     };
     let mut answer = Response::new(Body::from(body));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let told = Told {
-        call_id: Some(reply.call_id.as_str()),
-        agent: &under_way.agent,
-        attempts: reply.attempts.len(),
-        fallback: reply.fallback.as_deref(),
-        overhead: elapsed.saturating_sub(reply.spent),
-    };
-    told.write(&mut answer);
+    let told = Told::of(&under_way.agent, Some(&reply.call_id), reply.fallback.as_deref());
+    told.took(elapsed, reply.spent, &reply.attempts).write(answer.headers_mut());
     answer
 }
 
@@ -98,10 +91,9 @@ pub(super) async fn streamed(mut under_way: UnderWay) -> Response {
 }
 
 fn failed(error: CallError, agent: &str, elapsed: Duration) -> Response {
-    let (call_id, attempts, spent) = (error.call_id.clone(), error.attempts.len(), error.spent);
+    let told = Told::of(agent, error.call_id.as_deref(), None).took(elapsed, error.spent, &error.attempts);
     let mut answer = Failure::from(error).into_response();
-    let overhead = elapsed.saturating_sub(spent);
-    Told { call_id: call_id.as_deref(), agent, attempts, fallback: None, overhead }.write(&mut answer);
+    told.write(answer.headers_mut());
     answer
 }
 
@@ -130,14 +122,15 @@ fn flowing(under_way: UnderWay, began: Option<&RelayBegan>, call: Call) -> Respo
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    let told = Told {
-        call_id: began.map(|began| began.call_id.as_str()),
-        agent: &agent,
-        attempts: began.map_or(0, |began| began.attempt as usize),
-        fallback: began.and_then(|began| began.fallback.as_deref()),
-        overhead: began.map_or(Duration::ZERO, |began| elapsed.saturating_sub(began.waited)),
+    let told = match began {
+        Some(began) => Told::of(&agent, Some(&began.call_id), began.fallback.as_deref()).begins(
+            elapsed,
+            began.waited,
+            began.attempt,
+        ),
+        None => Told::of(&agent, None, None),
     };
-    told.write(&mut answer);
+    told.write(headers);
     answer
 }
 
@@ -169,31 +162,4 @@ async fn next(under_way: &mut UnderWay, call: &mut Call) -> Option<Bytes> {
 /// The last that a client hears of a stream that failed: no mark of an end follows.
 fn error_event(error: &CallError) -> Bytes {
     Bytes::from(format!("data: {}\n\n", in_openai_words(&error.envelope)))
-}
-
-/// What every answer tells of its call.
-struct Told<'a> {
-    call_id: Option<&'a str>,
-    agent: &'a str,
-    attempts: usize,
-    fallback: Option<&'a str>,
-    overhead: Duration,
-}
-
-impl Told<'_> {
-    fn write(&self, answer: &mut Response) {
-        let attempts = (self.attempts > 0).then(|| self.attempts.to_string());
-        let overhead = format!("{:.2}", self.overhead.as_secs_f64() * 1_000.0);
-        for (name, value) in [
-            (contract::CALL_ID, self.call_id),
-            (contract::AGENT, Some(self.agent)),
-            (contract::ATTEMPTS, attempts.as_deref()),
-            (contract::FALLBACK, self.fallback),
-            (contract::OVERHEAD_MS, Some(overhead.as_str())),
-        ] {
-            if let Some(value) = value.and_then(|text| HeaderValue::from_str(text).ok()) {
-                answer.headers_mut().insert(HeaderName::from_static(name), value);
-            }
-        }
-    }
 }

@@ -12,16 +12,23 @@ use tower::ServiceExt as _;
 
 use super::{door, models::Gateway};
 use crate::{
+    journal::{
+        files::store::{FileSettings, FileStore},
+        journal::SqliteJournal,
+        settings::JournalSettings,
+    },
     model::name::Name,
     runtime::{
+        builder::RuntimeBuilder,
         engine::Runtime,
+        ports::TokioClock,
         settings::{AgentSettings, ProviderSettings, Timeouts},
     },
     serve::{
         access::{keys::KeyRing, signature::Signer},
         caps::Caps,
         router::router,
-        state::{AppState, Door, Ending, Service},
+        state::{AppState, Door, Ending, Running, Service},
         tests::support::without_runs,
     },
     settings::{general::Limits, serve::ServeSettings},
@@ -32,6 +39,7 @@ use crate::{
             backend::OpenAiAgent,
             settings::{OpenAiSettings, StreamUpstream},
         },
+        shared_cases,
     },
 };
 
@@ -58,6 +66,41 @@ fn state() -> AppState {
 
 /// A service with agent `fast` (also `gpt`) in front of `server`, whose calls are tried so often.
 async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
+    let builder = Runtime::builder().seed(7);
+    let (agents, client) = agents(builder, server, attempts_max);
+    let state = state();
+    state.door.open(without_runs(agents.start().await.unwrap()));
+    routes(state, client)
+}
+
+/// The same with a usage ledger.
+async fn accounting(server: &FakeServer, attempts_max: u32) -> (Router, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+    let builder =
+        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log());
+    let (agents, client) = agents(builder, server, attempts_max);
+    let runtime = Arc::new(agents.start().await.unwrap());
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
+    let state = state();
+    state.door.open(Arc::new(Running { runtime, journal, files }));
+    (routes(state, client), folder)
+}
+
+/// The one sum of the ledger, once it knows of so many calls.
+async fn accounted(service: &Router, calls: u64) -> Value {
+    for _ in 0..3_000 {
+        let request = Request::get("/v1/usage").body(Body::empty()).unwrap();
+        let got: Value = serde_json::from_str(&text(service.clone().oneshot(request).await.unwrap()).await).unwrap();
+        if got["data"][0]["calls"] == calls {
+            return got["data"][0].clone();
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the ledger never knew of {calls} calls")
+}
+
+fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
     let name = |text: &str| Name::try_new(text).unwrap();
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let settings = OpenAiSettings {
@@ -71,14 +114,16 @@ async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
     agent.retry.attempts_max = attempts_max;
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
-    let builder = Runtime::builder().seed(7).provider(ProviderSettings::new(name("local")));
-    let runtime = builder.agent(agent, Arc::new(backend)).start().await.unwrap();
-    let state = state();
-    state.door.open(without_runs(runtime));
+    let builder = builder.provider(ProviderSettings::new(name("local")));
+    (builder.agent(agent, Arc::new(backend)), client)
+}
+
+fn routes(state: AppState, client: Arc<ProviderClient>) -> Router {
+    let fast = Name::try_new("fast").unwrap();
     let mut gateway = Gateway::default();
-    gateway.add_model("fast", &name("fast"));
-    gateway.add_model("gpt", &name("fast"));
-    gateway.add_service(&name("fast"), client);
+    gateway.add_model("fast", &fast);
+    gateway.add_model("gpt", &fast);
+    gateway.add_service(&fast, client);
     router(state, door::routes(gateway))
 }
 
@@ -297,5 +342,81 @@ async fn who_leaves_a_service_stops_it_too() {
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
         assert!(server.sees_client_leave().await);
+    }
+}
+
+/// TRAPS B34: a model that was loaded or unloaded has said nothing. A request without a user's message is the caller's business: it goes
+/// on as it is.
+#[tokio::test]
+async fn a_model_that_was_only_loaded_has_not_answered_and_costs_nothing() {
+    let json = "content-type: application/json\r\n";
+    let whole = |why: &str| {
+        let body = format!(r#"{{"choices":[{{"message":{{"content":""}},"finish_reason":"{why}"}}]}}"#);
+        answer(200, json, &body)
+    };
+    let streamed = |why: &str| {
+        stream(&format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"{why}\"}}]}}\n\ndata: [DONE]\n\n"
+        ))
+    };
+    let mut cases =
+        vec![("", whole("load")), ("", whole("unload")), (STREAM, streamed("load")), (STREAM, streamed("unload"))];
+    for file in ["answer_chat.json", "answer_unload.json"] {
+        let Some(body) = shared_cases::text(&format!("cases/B34/{file}")) else { break };
+        // In its server's own words, and as one body though a stream was asked for.
+        cases.extend(["", STREAM].map(|form| (form, answer(200, json, &body))));
+    }
+    for (form, upstream) in cases {
+        let server = FakeServer::start(vec![upstream]).await;
+        let (service, _folder) = accounting(&server, 5).await;
+        let answer = service.clone().oneshot(ask(form)).await.unwrap();
+        assert!(answer.status().is_server_error(), "{form}: {}", answer.status());
+        assert_eq!(server.requests().len(), 2, "{form}: sent again once at most");
+        let sum = accounted(&service, 1).await;
+        assert_eq!(
+            (&sum["failures"], &sum["prompt_tokens"], &sum["output_tokens"]),
+            (&json!(1), &json!(0), &json!(0)),
+            "{form}"
+        );
+    }
+}
+
+/// What the ledger says of one stream with a prompt of so many tokens, more or less.
+async fn charged(text: &str, prompt_tokens: usize) -> Value {
+    let server = FakeServer::start(vec![stream(text)]).await;
+    let (service, _folder) = accounting(&server, 1).await;
+    let prompt = "four".repeat(prompt_tokens);
+    let body = format!(r#"{{"model":"gpt","messages":[{{"role":"user","content":"{prompt}"}}]{STREAM}}}"#);
+    let answer = service.clone().oneshot(post("/v1/chat/completions", &body)).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200);
+    let _ = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+    assert!(server.requests()[0].contains("\"include_usage\":true"), "usage is asked for");
+    accounted(&service, 1).await
+}
+
+/// TRAPS B20: a stream whose usage nobody tells is charged by our own count, and marked so.
+#[tokio::test]
+async fn a_stream_without_usage_is_charged_by_our_count() {
+    let ours = format!("{}{STOP}data: [DONE]\n\n", SAID.repeat(5));
+    for text in [Some(ours), shared_cases::text("cases/B20/stream.sse")].into_iter().flatten() {
+        let sum = charged(&text, 1_200).await;
+        let (prompt, output) = (sum["prompt_tokens"].as_u64().unwrap(), sum["output_tokens"].as_u64().unwrap());
+        assert!(output >= 5 && (1_205..=3_000).contains(&(prompt + output)), "{sum}");
+        assert_eq!(sum["estimated"], true, "{sum}");
+    }
+}
+
+/// TRAPS B21: totals that a server tells as it goes are not added up, and not counted by us either.
+#[tokio::test]
+async fn running_totals_are_charged_once() {
+    let usage = |output: u64| {
+        format!("data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":25,\"completion_tokens\":{output}}}}}\n\n")
+    };
+    let (first, then, last) = (usage(1), usage(10), usage(15));
+    let ours = format!("{first}{SAID}{then}{SAID}{last}{STOP}{last}data: [DONE]\n\n");
+    for text in [Some(ours), shared_cases::text("cases/B21/stream.sse")].into_iter().flatten() {
+        let sum = charged(&text, 1).await;
+        assert_eq!((&sum["prompt_tokens"], &sum["output_tokens"]), (&json!(25), &json!(15)), "{sum}");
+        assert_eq!(sum["estimated"], false, "{sum}");
     }
 }

@@ -4,5 +4,6 @@ mod access;
 mod answers;
 mod caps;
 mod captures;
+mod dead_letters;
 mod runs;
 pub(super) mod support;

@@ -148,6 +148,28 @@ impl RunPlan {
         found
     }
 
+    /// The node stops, and nothing was sent of the calls `put_off` and of those that stand in the line. Of one that must not act twice
+    /// that is said, so that it is not in doubt after the restart; any other is asked for again anyway.
+    pub fn leave_unsent(&mut self, put_off: &[StepKey]) -> Vec<Action> {
+        let mut unsent = Vec::new();
+        for (step, state) in self.steps.iter().enumerate() {
+            if self.workflow.steps[step].effects != Effects::Once {
+                continue;
+            }
+            for item in &state.round().items {
+                let key = StepKey { step, index: item.index, iteration: state.iteration() };
+                if matches!(item.state, ItemState::InLine { .. }) || put_off.contains(&key) {
+                    unsent.push(key);
+                }
+            }
+        }
+        for key in unsent {
+            let data = json!({ "error_code": ErrorCode::ShuttingDown });
+            self.emit_step(EventType::StepRefused, key.step, key.index, data);
+        }
+        self.take_actions()
+    }
+
     /// Whether this call may have acted and must not act twice, so that it waits for an operator.
     pub fn is_in_doubt(&self, key: StepKey) -> bool {
         let state = self.steps.get(key.step).filter(|state| state.iteration() == key.iteration);

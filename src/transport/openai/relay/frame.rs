@@ -139,8 +139,16 @@ impl FrameReader {
         self.finish_reason.clone()
     }
 
+    /// The model was brought into memory or out of it, and was asked nothing.
+    fn only_loaded(&self) -> bool {
+        matches!(self.finish_reason.as_deref(), Some("load" | "unload")) && self.pieces == 0
+    }
+
     /// Tokens as told, else counted by us and marked so; `None` while there is nothing to pay for.
     pub(super) fn usage(&self, prompt_tokens: impl FnOnce() -> u64) -> Option<Usage> {
+        if self.only_loaded() {
+            return None;
+        }
         let odd = self.odd.so_far();
         if let Some(told) = self.usage.or(odd.usage) {
             return Some(told);
@@ -161,8 +169,7 @@ impl FrameReader {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
             return Some(AttemptFailure { status: Some(head.status), ..cut });
         }
-        let only_loaded = matches!(self.finish_reason.as_deref(), Some("load" | "unload"));
-        (only_loaded && self.pieces == 0).then(|| {
+        self.only_loaded().then(|| {
             let bad = AttemptFailure::new(Ending::BadReply, "the model was loaded or unloaded and said nothing");
             AttemptFailure { status: Some(head.status), ..bad }
         })
