@@ -76,9 +76,9 @@ impl AgentHandle {
         &self.agent.settings.name
     }
 
-    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
-    /// Dropping the future cancels the call and aborts what is under way upstream.
-    pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
+    /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
+    /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
+    pub(crate) async fn call_once(&self, request: CallRequest) -> Result<CallReply, CallError> {
         let refused = |refusal: Refusal| self.refused(&refusal, &request.context);
         if self.agent.is_alone() {
             let permit = self.admit(&request.context).map_err(refused)?;

@@ -170,6 +170,7 @@ impl Way<'_> {
             call_id: self.attempt.call_id.clone(),
             attempt: self.attempt.attempt,
             fallback: self.relay.fallback.clone(),
+            degraded: self.relay.degraded,
             waited: self.progress.elapsed(),
         };
         self.progress.output_came();
