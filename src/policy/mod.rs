@@ -15,5 +15,6 @@ pub mod retry_settings;
 pub mod setting;
 pub mod shedding;
 pub mod slow;
+pub mod tokens;
 pub mod verdict;
 pub mod warmth;

@@ -1,0 +1,274 @@
+//! A token budget: a hard cap over every rolling minute. Says whether a request's tokens fit, and when they would; takes back what was
+//! not used, and remembers what was used beyond. It counts nothing itself and knows no model: amounts are handed in.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::model::clock::Timestamp;
+
+/// What was taken counts for so long, to the nanosecond: no edge at which twice the cap fits, as clock-aligned minutes have, and no burst
+/// beside a refill, as a bucket has.
+pub const WINDOW: Duration = Duration::from_secs(60);
+/// So many entries a budget keeps at most. Beyond, neighbours in time are merged and leave together with the later one, by which an
+/// amount may count up to [`MERGED_LATE_MAX`] longer than a minute, and never shorter.
+pub const ENTRIES_MAX: usize = 1_024;
+/// See [`ENTRIES_MAX`]. Half of the entries fill a minute at this distance, so that merging always makes room for as many again.
+pub const MERGED_LATE_MAX: Duration = Duration::from_nanos(60_000_000_000 / (ENTRIES_MAX as u64 / 2));
+/// No budget and no amount is larger; a number beyond is nonsense that somebody told us.
+pub const TOKENS_MAX: u64 = 1 << 40;
+/// What a vendor says of its own budget holds for so long at most: then it is asked again, whatever date it named.
+pub const NARROWED_MAX: Duration = WINDOW;
+
+/// Which tokens a budget counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum CountedTokens {
+    /// Prompt and answer.
+    #[default]
+    Both,
+    /// The prompt only.
+    Input,
+    /// The answer only.
+    Output,
+}
+
+impl CountedTokens {
+    /// What a budget of this kind counts of so many tokens of prompt and answer.
+    pub const fn amount(self, prompt: u64, output: u64) -> u64 {
+        match self {
+            Self::Both => prompt.saturating_add(output),
+            Self::Input => prompt,
+            Self::Output => output,
+        }
+    }
+}
+
+/// Why an amount does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BudgetRefusal {
+    /// It is larger than the whole budget: no wait helps.
+    #[error("more tokens than the whole budget of {limit} a minute")]
+    TooLarge {
+        /// The budget.
+        limit: u64,
+    },
+    /// The rolling minute is used up.
+    #[error("the tokens of this rolling minute are used up")]
+    Exhausted {
+        /// When enough has left the window, if nothing else is taken meanwhile and nothing comes back earlier; never zero.
+        retry_after: Duration,
+    },
+}
+
+/// An amount that was reserved. It is settled once, by the budget it came from; one that is lost counts as it is until its minute is
+/// over.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "what is never settled counts as used in full"]
+pub struct ReservationId {
+    at: Timestamp,
+    tokens: u64,
+}
+
+impl ReservationId {
+    /// How many tokens were reserved.
+    pub const fn tokens(&self) -> u64 {
+        self.tokens
+    }
+}
+
+/// A hard cap over every rolling minute.
+#[derive(Debug, Clone)]
+pub struct TokenBudget {
+    limit: u64,
+    /// In the order of time.
+    entries: VecDeque<Entry>,
+    /// All that the entries hold.
+    used: u64,
+    /// The part of it that is not settled.
+    reserved: u64,
+    narrowed: Option<Narrowed>,
+    /// The latest moment it was told of: callers read the clock before they have the budget to themselves.
+    latest: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// Of what was merged into it, the earliest.
+    from: Timestamp,
+    /// When it was taken: it leaves a minute later.
+    at: Timestamp,
+    tokens: u64,
+    reserved: u64,
+}
+
+/// What is left of the vendor's own budget, by its word.
+#[derive(Debug, Clone, Copy)]
+struct Narrowed {
+    left: u64,
+    until: Timestamp,
+}
+
+impl TokenBudget {
+    /// A budget of so many tokens over every rolling minute; 0 refuses everything.
+    pub fn new(tokens_per_minute: u64) -> Self {
+        Self {
+            limit: tokens_per_minute.min(TOKENS_MAX),
+            entries: VecDeque::new(),
+            used: 0,
+            reserved: 0,
+            narrowed: None,
+            latest: Timestamp::ZERO,
+        }
+    }
+
+    /// Takes an amount, or nothing.
+    pub fn reserve(&mut self, tokens: u64, now: Timestamp) -> Result<ReservationId, BudgetRefusal> {
+        let now = self.advance(now);
+        self.ask(tokens, now)?;
+        if let Some(narrowed) = &mut self.narrowed {
+            narrowed.left -= tokens.min(narrowed.left);
+        }
+        self.used += tokens;
+        self.reserved += tokens;
+        match self.entries.back_mut() {
+            Some(last) if last.at == now => {
+                last.tokens += tokens;
+                last.reserved += tokens;
+            }
+            _ => self.push(Entry { from: now, at: now, tokens, reserved: tokens }),
+        }
+        Ok(ReservationId { at: now, tokens })
+    }
+
+    /// Puts the real use in place of what was reserved, in the reservation's own minute: the rest is free again at once, and what was
+    /// used beyond it is debt there. A reservation whose minute is over settles to nothing.
+    pub fn settle(&mut self, reservation: ReservationId, used: u64, now: Timestamp) {
+        let now = self.advance(now);
+        let ReservationId { at, tokens } = reservation;
+        if at.after(WINDOW) <= now {
+            return;
+        }
+        // Merged ones moved to the next later entry, so it is in the first one that is not earlier.
+        let place = self.entries.partition_point(|entry| entry.at < at);
+        if let Some(entry) = self.entries.get_mut(place) {
+            let used = used.min(TOKENS_MAX);
+            entry.reserved = entry.reserved.saturating_sub(tokens);
+            entry.tokens = entry.tokens.saturating_sub(tokens).saturating_add(used);
+            self.reserved = self.reserved.saturating_sub(tokens);
+            self.used = self.used.saturating_sub(tokens).saturating_add(used);
+        }
+    }
+
+    /// As if the reservation had never been: nothing was sent, or a later guard refused.
+    pub fn refund(&mut self, reservation: ReservationId, now: Timestamp) {
+        self.settle(reservation, 0, now);
+    }
+
+    /// Another cap. What is in the window stays there, also where it is more than the new cap.
+    pub fn resize(&mut self, tokens_per_minute: u64) {
+        self.limit = tokens_per_minute.min(TOKENS_MAX);
+    }
+
+    /// What the vendor says is left of its own budget, and when that is whole again. Its latest word holds, until then or for
+    /// [`NARROWED_MAX`]; it never widens the cap.
+    pub fn narrow(&mut self, remaining: u64, until: Timestamp, now: Timestamp) {
+        let now = self.advance(now);
+        let until = until.min(now.after(NARROWED_MAX));
+        self.narrowed = (until > now).then_some(Narrowed { left: remaining, until });
+    }
+
+    /// The cap.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Tokens of the last minute: settled use and open reservations.
+    pub fn used(&mut self, now: Timestamp) -> u64 {
+        self.advance(now);
+        self.used
+    }
+
+    /// The part of [`TokenBudget::used`] that is not settled yet.
+    pub fn reserved(&mut self, now: Timestamp) -> u64 {
+        self.advance(now);
+        self.reserved
+    }
+
+    /// Whether an amount fits now; takes nothing.
+    pub fn look(&mut self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
+        let now = self.advance(now);
+        self.ask(tokens, now)
+    }
+
+    /// True if it holds nothing, so that it can be forgotten.
+    pub fn is_idle(&mut self, now: Timestamp) -> bool {
+        self.advance(now);
+        self.entries.is_empty() && self.narrowed.is_none()
+    }
+
+    fn ask(&self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
+        if tokens > self.limit {
+            return Err(BudgetRefusal::TooLarge { limit: self.limit });
+        }
+        let missing = self.used.saturating_add(tokens).saturating_sub(self.limit);
+        let own = (missing > 0).then(|| self.wait_for(missing, now));
+        let vendor = self.narrowed.filter(|narrowed| narrowed.left < tokens).map(|narrowed| narrowed.until.since(now));
+        match own.max(vendor) {
+            None => Ok(()),
+            Some(retry_after) => Err(BudgetRefusal::Exhausted { retry_after }),
+        }
+    }
+
+    /// When `missing` tokens have left the window.
+    fn wait_for(&self, missing: u64, now: Timestamp) -> Duration {
+        let mut left = 0_u64;
+        for entry in &self.entries {
+            left = left.saturating_add(entry.tokens);
+            if left >= missing {
+                return entry.at.after(WINDOW).since(now);
+            }
+        }
+        WINDOW
+    }
+
+    /// Lets go of what has left the window; the moment to go by.
+    fn advance(&mut self, now: Timestamp) -> Timestamp {
+        self.latest = self.latest.max(now);
+        let now = self.latest;
+        while let Some(first) = self.entries.front().copied()
+            && first.at.after(WINDOW) <= now
+        {
+            self.used = self.used.saturating_sub(first.tokens);
+            self.reserved = self.reserved.saturating_sub(first.reserved);
+            self.entries.pop_front();
+        }
+        if self.narrowed.is_some_and(|narrowed| narrowed.until <= now) {
+            self.narrowed = None;
+        }
+        now
+    }
+
+    fn push(&mut self, entry: Entry) {
+        if self.entries.len() >= ENTRIES_MAX {
+            self.merge();
+        }
+        self.entries.push_back(entry);
+    }
+
+    /// Merges what lies close together in time. What was merged before is measured from its earliest, so that nothing moves twice as far.
+    fn merge(&mut self) {
+        let mut merged: VecDeque<Entry> = VecDeque::with_capacity(ENTRIES_MAX);
+        for entry in self.entries.drain(..) {
+            match merged.back_mut() {
+                Some(last) if entry.at.since(last.from) < MERGED_LATE_MAX => {
+                    last.at = entry.at;
+                    last.tokens = last.tokens.saturating_add(entry.tokens);
+                    last.reserved = last.reserved.saturating_add(entry.reserved);
+                }
+                _ => merged.push_back(entry),
+            }
+        }
+        self.entries = merged;
+    }
+}
+
+#[cfg(test)]
+mod tests;
