@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use arc_swap::ArcSwap;
 use metrics::{Counter, Gauge, Histogram};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -16,8 +17,10 @@ use super::{
     agent_actor::AgentMessage,
     capture::Captures,
     dead_letters::DeadLetters,
+    deferred::queue::DeferredQueue,
     gate::Gate,
     journal::Journal,
+    ladders::Ladders,
     metric,
     orchestrator::OrchestratorMessage,
     ports::{Backend, CallLog, Clock},
@@ -208,6 +211,10 @@ pub(crate) struct Shared {
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
+    /// What calls do next when they are refused or fail; replaced as a whole by a reload.
+    pub(crate) ladders: ArcSwap<Ladders>,
+    /// Calls that are made later, where there is a place to keep them.
+    pub(crate) deferred: Option<Arc<DeferredQueue>>,
     /// Who keeps attempts word for word, if anybody.
     pub(crate) captures: Option<Captures>,
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     push::Push,
     settings::DeferredSettings,
-    store::{DeferredCall, DeferredStore, DeferredWork, Put, Ticket},
+    store::{DeferredCall, DeferredHead, DeferredStore, DeferredWork, Put, Ticket},
 };
 use crate::{
     model::{
@@ -73,7 +73,8 @@ impl DeferredQueue {
     ) -> Result<Ticket, Envelope> {
         let shared = &front.shared;
         let call = self.entry(shared, front.name().as_str(), request, cause, error)?;
-        let ticket = Ticket { id: call.id.clone(), due_ms: call.due_ms, expires_ms: call.expires_ms };
+        let DeferredHead { id, due_ms, expires_ms, .. } = &call.head;
+        let ticket = Ticket { id: id.clone(), due_ms: *due_ms, expires_ms: *expires_ms };
         let bounds = self.settings.load().bounds;
         let put = self.store.put(call, bounds).await;
         let (word, result) = match put {
@@ -120,11 +121,10 @@ impl DeferredQueue {
         let id = shared.call_id(now);
         let owner = owner_of(context, &settings.priority);
         let hash = context.idempotency_key.is_some().then(|| hex(&Sha256::digest(text.as_bytes())));
-        Ok(DeferredCall {
+        let head = DeferredHead {
             idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| id.clone()),
             id,
             agent: agent.to_owned(),
-            work,
             request_hash: hash,
             run_id: context.run_id.clone(),
             step: context.step.clone(),
@@ -135,7 +135,8 @@ impl DeferredQueue {
             expires_ms: created_ms.saturating_add(milliseconds(settings.expires_after)),
             pushed: self.push.as_ref().is_some_and(|push| push.is_for(&owner)),
             owner,
-        })
+        };
+        Ok(DeferredCall { head, work })
     }
 
     /// How long until a call is made, or made again: the configured delay, lengthened by chance so that calls that were put off together

@@ -51,22 +51,22 @@ pub struct DeferredView {
 
 impl From<DeferredEntry> for DeferredView {
     fn from(entry: DeferredEntry) -> Self {
-        let DeferredEntry { call, status, attempts, refusals, due_ms, leased: _, ended_ms, result, delivery } = entry;
+        let DeferredEntry { head, status, attempts, refusals, due_ms, leased: _, ended_ms, result, delivery } = entry;
         let empty = DeferredResult { output: None, usage: None, target: None, error: None };
         let waits = status == DeferredStatus::Waiting;
-        let result = if waits { DeferredResult { error: Some(call.error), ..empty } } else { result.unwrap_or(empty) };
+        let result = if waits { DeferredResult { error: Some(head.error), ..empty } } else { result.unwrap_or(empty) };
         Self {
-            id: call.id,
-            agent: call.agent,
+            id: head.id,
+            agent: head.agent,
             status,
-            cause: call.cause,
-            tenant: call.owner.tenant,
-            feature: call.owner.feature,
-            run_id: call.run_id,
-            step: call.step,
-            created_ms: call.created_ms,
+            cause: head.cause,
+            tenant: head.owner.tenant,
+            feature: head.owner.feature,
+            run_id: head.run_id,
+            step: head.step,
+            created_ms: head.created_ms,
             due_ms: waits.then_some(due_ms),
-            expires_ms: call.expires_ms,
+            expires_ms: head.expires_ms,
             ended_ms,
             attempts,
             refusals,

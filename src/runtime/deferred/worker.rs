@@ -172,7 +172,7 @@ struct Making {
 impl Making {
     async fn make(self) {
         let abort = self.shared.aborting_runs.child_token();
-        let id = self.taken.call.id.clone();
+        let id = self.taken.call.head.id.clone();
         lock(&self.queue.under_way).insert(id.clone(), abort.clone());
         let settled = tokio::select! {
             biased;
@@ -191,8 +191,8 @@ impl Making {
 
     async fn call(&self) -> Result<CallReply, CallError> {
         let call = &self.taken.call;
-        let Some(agent) = self.shared.agent(&call.agent) else {
-            let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", call.agent));
+        let Some(agent) = self.shared.agent(&call.head.agent) else {
+            let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", call.head.agent));
             return Err(CallError::refused(gone));
         };
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
@@ -221,7 +221,7 @@ impl Making {
     }
 
     fn context(&self) -> CallContext {
-        let call = &self.taken.call;
+        let call = &self.taken.call.head;
         let owner = call.owner.clone();
         CallContext {
             run_id: call.run_id.clone(),
@@ -273,7 +273,7 @@ impl Making {
         }
         let due_ms = at_ms.saturating_add(milliseconds(self.queue.delay(&self.shared, error.envelope.retry_after)));
         let why = if refused { Again::Refused } else { Again::Failed };
-        Settled::Again { due_ms: due_ms.min(self.taken.call.expires_ms), why }
+        Settled::Again { due_ms: due_ms.min(self.taken.call.head.expires_ms), why }
     }
 
     fn ended(&self, error: Envelope, sent: u32, at_ms: u64) -> Settled {
@@ -291,12 +291,12 @@ impl Making {
         };
         let Taken { call, generation, .. } = &self.taken;
         loop {
-            match self.queue.store.settle(&call.id, *generation, settled.clone()).await {
+            match self.queue.store.settle(&call.head.id, *generation, settled.clone()).await {
                 Ok(true) => return count(word),
                 // Somebody else has it, or it was cancelled.
                 Ok(false) | Err(JournalError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%error, entry = call.id, "the end of a call that was put off cannot be written");
+                    tracing::warn!(%error, entry = call.head.id, "the end of a call that was put off cannot be written");
                     tokio::select! {
                         () = tokio::time::sleep(DISK_PAUSE) => {}
                         () = abort.cancelled() => return,
@@ -312,7 +312,7 @@ async fn tell(shared: Arc<Shared>, queue: Arc<DeferredQueue>, due: PushDue, perm
     let Some(push) = queue.push.clone() else { return };
     let settings = queue.settings.load().push.clone();
     let attempt = due.attempts.saturating_add(1);
-    let (id, view) = (due.entry.call.id.clone(), DeferredView::from(due.entry));
+    let (id, view) = (due.entry.head.id.clone(), DeferredView::from(due.entry));
     let told = tokio::time::timeout(settings.timeout, push.push(&view, attempt));
     let late = || Pushed::Failed {
         http_status: None,

@@ -16,7 +16,12 @@ use crate::{
         envelope::ErrorCode,
         name::{NAME_BYTES_MAX, Name},
     },
-    runtime::{call::CallContext, journal::RunOwner, ports::Clock, run_handle::CLASSES},
+    runtime::{
+        call::{CallContext, LadderUse},
+        journal::RunOwner,
+        ports::Clock,
+        run_handle::CLASSES,
+    },
     serve::{
         answer::{failure::Failure, trace::RequestFacts},
         state::AppState,
@@ -50,6 +55,8 @@ pub struct Caller {
     pub user: Option<String>,
     /// How long an answer is of use, if the caller said so.
     pub deadline: Option<Duration>,
+    /// Whether something may stand in for an agent's own answer.
+    pub ladder: LadderUse,
     /// Trace and language.
     pub facts: RequestFacts,
 }
@@ -139,6 +146,7 @@ impl Caller {
             prompt: None,
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
+            ladder: self.ladder,
         }
     }
 }
@@ -194,6 +202,7 @@ fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) ->
         priority: key.as_ref().and_then(|key| lower_than_usual(key)),
         user: None,
         deadline: deadline_of(headers)?,
+        ladder: ladder_of(headers)?,
         facts,
         key,
     };
@@ -213,6 +222,15 @@ fn deadline_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
             Err(Failure::invalid(format!("header {}: must be milliseconds, at least 1", contract::DEADLINE_MS)))
         }
         Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds).min(DEADLINE_MAX))),
+    }
+}
+
+/// Whether something may stand in for the agent's own answer.
+fn ladder_of(headers: &HeaderMap) -> Result<LadderUse, Failure> {
+    match text(headers, contract::LADDER)?.as_deref() {
+        None | Some("on") => Ok(LadderUse::Walk),
+        Some("off") => Ok(LadderUse::Never),
+        Some(_) => Err(Failure::invalid(format!("header {}: must be on or off", contract::LADDER))),
     }
 }
 
