@@ -24,37 +24,198 @@ pub struct Full {
     pub retry_after: Duration,
 }
 
-/// The slots of one compartment. Its members are the agents of a provider; an agent's own slots have one member.
+/// No share is counted for this caller: it is a member of nothing here.
+pub const NO_MEMBER: u16 = u16::MAX;
+
+/// Who asks for a slot, as far as shares go: an agent of a provider, a feature, a class. Places in the lists that the slots were made with;
+/// [`NO_MEMBER`] where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// The agent's place.
+    pub agent: u16,
+    /// The feature's place.
+    pub feature: u16,
+    /// The class's place, the highest first.
+    pub class: u16,
+}
+
+impl Member {
+    /// An agent of no feature and no class.
+    pub const fn agent(agent: u16) -> Self {
+        Self { agent, feature: NO_MEMBER, class: NO_MEMBER }
+    }
+}
+
+/// What is kept of a compartment's slots, and for whom.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Guarantees {
+    /// By agent. Nobody else takes what is left of an agent's own.
+    pub agents: Vec<u32>,
+    /// By feature, in the same way.
+    pub features: Vec<u32>,
+    /// By class, the highest first.
+    pub classes: Vec<ClassShare>,
+}
+
+/// What is kept for a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClassShare {
+    /// Slots.
+    pub slots: u32,
+    /// Whom they are kept from.
+    pub kept_from: KeptFrom,
+}
+
+/// Whom the slots of a class are kept from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeptFrom {
+    /// Lower classes: a higher one may take them.
+    Lower,
+    /// Everybody else: the stated minimum of a low class.
+    All,
+}
+
+impl Guarantees {
+    /// By agent only.
+    pub fn of_agents(agents: &[u32]) -> Self {
+        Self { agents: agents.to_vec(), ..Self::default() }
+    }
+
+    /// The same members, with nothing kept for any of them.
+    fn nothing(&self) -> Self {
+        let classes = self.classes.iter().map(|share| ClassShare { slots: 0, ..*share }).collect();
+        Self { agents: vec![0; self.agents.len()], features: vec![0; self.features.len()], classes }
+    }
+
+    /// The largest sum that is kept at once, by agents, features or classes.
+    fn sum_max(&self) -> u64 {
+        let sum = |shares: &[u32]| shares.iter().copied().map(u64::from).sum::<u64>();
+        let classes: Vec<u32> = self.classes.iter().map(|share| share.slots).collect();
+        sum(&self.agents).max(sum(&self.features)).max(sum(&classes))
+    }
+}
+
+/// The slots of one compartment: an agent, a provider, a feature, a tenant, or a feature of a tenant.
 #[derive(Debug, Clone)]
 pub struct Bulkhead {
     cap: u32,
     in_flight: u32,
-    members: Vec<Member>,
-    /// Guaranteed slots that their members do not use now: nobody else may take these.
-    reserved: u32,
+    agents: Shares,
+    features: Shares,
+    classes: Classes,
     started_sum: u128,
     hold_mean: Option<Duration>,
     refused: u64,
 }
 
+/// Guaranteed slots of members of one kind.
+#[derive(Debug, Clone, Default)]
+struct Shares {
+    members: Vec<Share>,
+    /// Guaranteed slots that their members do not use now: nobody else may take these.
+    reserved: u32,
+}
+
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct Share {
     guaranteed: u32,
     in_flight: u32,
 }
 
+impl Shares {
+    /// Other guarantees for the same members; further ones begin with nothing in flight, and who is gone keeps its count.
+    fn resize(&mut self, guaranteed: &[u32]) {
+        let members = self.members.len().max(guaranteed.len());
+        self.members.resize(members, Share { guaranteed: 0, in_flight: 0 });
+        for (place, member) in self.members.iter_mut().enumerate() {
+            member.guaranteed = guaranteed.get(place).copied().unwrap_or(0);
+        }
+        self.reserved = self.members.iter().map(|member| member.guaranteed.saturating_sub(member.in_flight)).sum();
+    }
+
+    /// Whether a slot of `free` ones is there for this member.
+    fn leave_room(&self, member: u16, free: u32) -> bool {
+        let own = self.members.get(usize::from(member)).is_some_and(|member| member.in_flight < member.guaranteed);
+        if own { free > 0 } else { free > self.reserved }
+    }
+
+    fn took(&mut self, member: u16) {
+        if let Some(member) = self.members.get_mut(usize::from(member)) {
+            self.reserved -= u32::from(member.in_flight < member.guaranteed);
+            member.in_flight += 1;
+        }
+    }
+
+    fn gave_back(&mut self, member: u16) {
+        if let Some(member) = self.members.get_mut(usize::from(member)) {
+            member.in_flight = member.in_flight.saturating_sub(1);
+            self.reserved += u32::from(member.in_flight < member.guaranteed);
+        }
+    }
+}
+
+/// Slots kept for classes.
+#[derive(Debug, Clone, Default)]
+struct Classes {
+    classes: Vec<(ClassShare, u32)>,
+}
+
+impl Classes {
+    fn resize(&mut self, shares: &[ClassShare]) {
+        let none = ClassShare { slots: 0, kept_from: KeptFrom::Lower };
+        let classes = self.classes.len().max(shares.len());
+        self.classes.resize(classes, (none, 0));
+        for (place, class) in self.classes.iter_mut().enumerate() {
+            class.0 = shares.get(place).copied().unwrap_or(none);
+        }
+    }
+
+    /// Whether a slot of `free` ones is there for this class: what is left of the shares that are kept from it must stay. A class whose
+    /// minimum is not used up gives way to other minimums only: the slots of its own are nobody else's.
+    fn leave_room(&self, class: u16, free: u32) -> bool {
+        let class = usize::from(class);
+        let own = self.classes.get(class);
+        let has_minimum_left =
+            own.is_some_and(|(share, in_flight)| share.kept_from == KeptFrom::All && *in_flight < share.slots);
+        let kept = |(place, (share, in_flight)): (usize, &(ClassShare, u32))| {
+            let is_kept = share.kept_from == KeptFrom::All || (place < class && !has_minimum_left);
+            if place == class || !is_kept { 0 } else { share.slots.saturating_sub(*in_flight) }
+        };
+        self.classes.is_empty() || free > self.classes.iter().enumerate().map(kept).sum()
+    }
+
+    fn took(&mut self, class: u16) {
+        if let Some((_, in_flight)) = self.classes.get_mut(usize::from(class)) {
+            *in_flight += 1;
+        }
+    }
+
+    fn gave_back(&mut self, class: u16) {
+        if let Some((_, in_flight)) = self.classes.get_mut(usize::from(class)) {
+            *in_flight = in_flight.saturating_sub(1);
+        }
+    }
+}
+
 impl Bulkhead {
-    /// Slots for one member: `cap` of them; 0 refuses everybody.
+    /// Slots of which nothing is kept for anybody: `cap` of them; 0 refuses everybody.
     pub fn single(cap: u32) -> Self {
-        Self::shared(cap, &[0])
+        Self::shared(cap, &Guarantees::default())
     }
 
     /// Slots for several members with these guaranteed shares. Shares that do not fit into `cap` are none at all.
-    pub fn shared(cap: u32, guaranteed: &[u32]) -> Self {
-        let members = guaranteed.iter().map(|guaranteed| Member { guaranteed: *guaranteed, in_flight: 0 }).collect();
-        let mut bulkhead =
-            Self { cap, in_flight: 0, members, reserved: 0, started_sum: 0, hold_mean: None, refused: 0 };
-        bulkhead.resize(cap, guaranteed);
+    pub fn shared(cap: u32, guarantees: &Guarantees) -> Self {
+        let mut bulkhead = Self {
+            cap,
+            in_flight: 0,
+            agents: Shares::default(),
+            features: Shares::default(),
+            classes: Classes::default(),
+            started_sum: 0,
+            hold_mean: None,
+            refused: 0,
+        };
+        bulkhead.resize(cap, guarantees);
         bulkhead
     }
 
@@ -65,53 +226,64 @@ impl Bulkhead {
     }
 
     /// Another cap and other shares for the same members, while calls run: shrinking below what is in flight only refuses newcomers.
-    pub fn resize(&mut self, cap: u32, guaranteed: &[u32]) {
+    pub fn resize(&mut self, cap: u32, guarantees: &Guarantees) {
         self.cap = cap;
-        let fit = guaranteed.iter().try_fold(0_u32, |sum, share| sum.checked_add(*share)).is_some_and(|sum| sum <= cap);
-        for (member, share) in self.members.iter_mut().zip(guaranteed) {
-            member.guaranteed = if fit { *share } else { 0 };
-        }
-        self.reserved = self.members.iter().map(|member| member.guaranteed.saturating_sub(member.in_flight)).sum();
+        let fit = guarantees.sum_max() <= u64::from(cap);
+        let none = guarantees.nothing();
+        let guarantees = if fit { guarantees } else { &none };
+        self.agents.resize(&guarantees.agents);
+        self.features.resize(&guarantees.features);
+        self.classes.resize(&guarantees.classes);
+    }
+
+    /// Whether there is a slot for `member` now.
+    pub fn has_room(&self, member: Member) -> bool {
+        let free = self.cap.saturating_sub(self.in_flight);
+        free > 0
+            && self.agents.leave_room(member.agent, free)
+            && self.features.leave_room(member.feature, free)
+            && self.classes.leave_room(member.class, free)
     }
 
     /// Takes a slot for `member`, or none.
-    pub fn try_take(&mut self, member: usize, now: Timestamp, chance: Chance) -> Result<(), Full> {
-        let free = self.cap.saturating_sub(self.in_flight);
-        let own = self.members.get(member).is_some_and(|member| member.in_flight < member.guaranteed);
-        let open = if own { free > 0 } else { free > self.reserved };
-        if !open {
-            self.refused += 1;
-            return Err(Full { retry_after: self.retry_after(now, chance.share(self.refused)) });
+    pub fn try_take(&mut self, member: Member, now: Timestamp, chance: Chance) -> Result<(), Full> {
+        if !self.has_room(member) {
+            return Err(self.refuse(now, chance));
         }
-        self.in_flight += 1;
-        self.started_sum += u128::from(now.nanoseconds());
-        if let Some(member) = self.members.get_mut(member) {
-            member.in_flight += 1;
-        }
-        if own {
-            self.reserved -= 1;
-        }
+        self.take(member, now);
         Ok(())
     }
 
+    /// Takes a slot that [`Bulkhead::has_room`] found.
+    pub(super) fn take(&mut self, member: Member, now: Timestamp) {
+        self.in_flight += 1;
+        self.started_sum += u128::from(now.nanoseconds());
+        self.agents.took(member.agent);
+        self.features.took(member.feature);
+        self.classes.took(member.class);
+    }
+
+    /// A refusal for the lack of a slot, counted.
+    pub(super) fn refuse(&mut self, now: Timestamp, chance: Chance) -> Full {
+        self.refused += 1;
+        Full { retry_after: self.retry_after(now, chance.share(self.refused)) }
+    }
+
     /// Gives back the slot that `member` took at `taken`.
-    pub fn give_back(&mut self, member: usize, taken: Timestamp, now: Timestamp) {
+    pub fn give_back(&mut self, member: Member, taken: Timestamp, now: Timestamp) {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.started_sum = self.started_sum.saturating_sub(u128::from(taken.nanoseconds()));
         let held = now.since(taken).as_secs_f64();
         let mean =
             self.hold_mean.map_or(held, |mean| mean.as_secs_f64() * (1.0 - MEAN_HOLD_WEIGHT) + held * MEAN_HOLD_WEIGHT);
         self.hold_mean = Some(Duration::from_secs_f64(mean));
-        if let Some(member) = self.members.get_mut(member) {
-            member.in_flight = member.in_flight.saturating_sub(1);
-            if member.in_flight < member.guaranteed {
-                self.reserved += 1;
-            }
-        }
+        self.agents.gave_back(member.agent);
+        self.features.gave_back(member.feature);
+        self.classes.gave_back(member.class);
     }
 
     /// Gives back a slot whose call never began: nothing is learnt from how long it was held.
-    pub fn undo(&mut self, member: usize, taken: Timestamp) {
+    pub fn undo(&mut self, member: Member, taken: Timestamp) {
         let mean = self.hold_mean;
         self.give_back(member, taken, taken);
         self.hold_mean = mean;
@@ -152,8 +324,12 @@ mod tests {
 
     const CHANCE: Chance = Chance::from_seed(1);
 
-    fn take(bulkhead: &mut Bulkhead, member: usize) -> bool {
-        bulkhead.try_take(member, Timestamp::ZERO, CHANCE).is_ok()
+    fn equal(cap: u32, members: usize) -> Guarantees {
+        Guarantees::of_agents(&Bulkhead::equal_shares(cap, members))
+    }
+
+    fn take(bulkhead: &mut Bulkhead, member: u16) -> bool {
+        bulkhead.try_take(Member::agent(member), Timestamp::ZERO, CHANCE).is_ok()
     }
 
     #[test]
@@ -166,27 +342,60 @@ mod tests {
 
     #[test]
     fn guaranteed_shares_are_never_taken_by_others() {
-        let mut bulkhead = Bulkhead::shared(4, &Bulkhead::equal_shares(4, 2));
+        let mut bulkhead = Bulkhead::shared(4, &equal(4, 2));
         assert_eq!((0..10).filter(|_| take(&mut bulkhead, 0)).count(), 2);
         assert!(take(&mut bulkhead, 1) && take(&mut bulkhead, 1) && !take(&mut bulkhead, 1));
-        let mut uneven = Bulkhead::shared(5, &Bulkhead::equal_shares(5, 2));
+        let mut uneven = Bulkhead::shared(5, &equal(5, 2));
         assert_eq!((0..10).filter(|_| take(&mut uneven, 0)).count(), 3, "the odd slot is anybody's");
         assert_eq!(Bulkhead::equal_shares(1, 2), vec![0, 0], "fewer slots than agents: no shares");
-        let mut one = Bulkhead::shared(1, &Bulkhead::equal_shares(1, 2));
+        let mut one = Bulkhead::shared(1, &equal(1, 2));
         assert!(take(&mut one, 1) && !take(&mut one, 0));
+    }
+
+    #[test]
+    fn a_class_keeps_its_share_from_lower_ones_and_a_minimum_from_all() {
+        let share = |slots, kept_from| ClassShare { slots, kept_from };
+        // interactive keeps 3 of 10, background its minimum of 1.
+        let classes = vec![
+            share(0, KeptFrom::Lower),
+            share(3, KeptFrom::Lower),
+            share(0, KeptFrom::Lower),
+            share(1, KeptFrom::All),
+        ];
+        let guarantees = Guarantees { classes, ..Guarantees::default() };
+        let take_all = |bulkhead: &mut Bulkhead, class| {
+            let member = Member { agent: NO_MEMBER, feature: NO_MEMBER, class };
+            (0..20).filter(|_| bulkhead.try_take(member, Timestamp::ZERO, CHANCE).is_ok()).count()
+        };
+        for (order, want) in
+            [([2, 1, 3], [6, 3, 1]), ([3, 1, 2], [7, 3, 0]), ([0, 1, 3], [9, 0, 1]), ([1, 2, 3], [9, 0, 1])]
+        {
+            let mut bulkhead = Bulkhead::shared(10, &guarantees);
+            assert_eq!(order.map(|class| take_all(&mut bulkhead, class)), want, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn shares_of_features_are_kept_like_those_of_agents() {
+        let guarantees = Guarantees { agents: vec![2, 0], features: vec![0, 2], ..Guarantees::default() };
+        let mut bulkhead = Bulkhead::shared(5, &guarantees);
+        let member = |agent, feature| Member { agent, feature, class: NO_MEMBER };
+        let mut take = |agent, feature| bulkhead.try_take(member(agent, feature), Timestamp::ZERO, CHANCE).is_ok();
+        assert_eq!((0..5).filter(|_| take(0, 0)).count(), 3, "two are kept for the other feature");
+        assert!(!take(1, 0) && take(1, 1) && take(1, 1) && !take(0, 1));
     }
 
     #[test]
     fn shrinking_below_what_is_in_flight_only_refuses_newcomers() {
         let mut bulkhead = Bulkhead::single(10);
         assert!((0..10).all(|_| take(&mut bulkhead, 0)));
-        bulkhead.resize(2, &[0]);
+        bulkhead.resize(2, &Guarantees::default());
         assert_eq!((bulkhead.in_flight(), take(&mut bulkhead, 0)), (10, false));
         for _ in 0..8 {
-            bulkhead.give_back(0, Timestamp::ZERO, Timestamp::from_millis(5));
+            bulkhead.give_back(Member::agent(0), Timestamp::ZERO, Timestamp::from_millis(5));
         }
         assert!(!take(&mut bulkhead, 0));
-        bulkhead.give_back(0, Timestamp::ZERO, Timestamp::from_millis(5));
+        bulkhead.give_back(Member::agent(0), Timestamp::ZERO, Timestamp::from_millis(5));
         assert!(take(&mut bulkhead, 0));
     }
 
@@ -197,12 +406,12 @@ mod tests {
             let mut bulkhead = Bulkhead::single(2);
             // Calls of 8 s; both slots taken together at 100 s: at 103 s about 5 s are left.
             let seconds = |seconds: u64| zero.after(Duration::from_secs(seconds));
-            bulkhead.try_take(0, zero, CHANCE).unwrap();
-            bulkhead.give_back(0, zero, seconds(8));
+            bulkhead.try_take(Member::agent(0), zero, CHANCE).unwrap();
+            bulkhead.give_back(Member::agent(0), zero, seconds(8));
             for _ in 0..2 {
-                bulkhead.try_take(0, seconds(100), CHANCE).unwrap();
+                bulkhead.try_take(Member::agent(0), seconds(100), CHANCE).unwrap();
             }
-            let full = bulkhead.try_take(0, seconds(103), CHANCE).unwrap_err();
+            let full = bulkhead.try_take(Member::agent(0), seconds(103), CHANCE).unwrap_err();
             assert!((5.0..=6.25).contains(&full.retry_after.as_secs_f64()), "{full:?}");
         }
     }
@@ -214,11 +423,12 @@ mod tests {
             shares in prop::collection::vec(0_u32..4, 1..4),
             steps in prop::collection::vec((0_usize..4, any::<bool>(), 0_u32..8), 0..80),
         ) {
-            let mut bulkhead = Bulkhead::shared(cap, &shares);
+            let mut bulkhead = Bulkhead::shared(cap, &Guarantees::of_agents(&shares));
             let mut model = vec![0_u32; shares.len()];
             let mut cap = cap;
             for (at, (member, take, new_cap)) in steps.into_iter().enumerate() {
                 let member = member % shares.len();
+                let who = Member::agent(u16::try_from(member).unwrap());
                 let now = Timestamp::from_millis(at as u64 * 10);
                 if take {
                     let fit = shares.iter().sum::<u32>() <= cap;
@@ -228,7 +438,7 @@ mod tests {
                     // A member's own guaranteed slot needs room under the cap; any other slot leaves room for everybody's guarantee.
                     let free = cap.saturating_sub(used);
                     let want = if model[member] < share(member) { free > 0 } else { free > others };
-                    let got = bulkhead.try_take(member, now, CHANCE);
+                    let got = bulkhead.try_take(who, now, CHANCE);
                     prop_assert_eq!(got.is_ok(), want);
                     if let Err(full) = got {
                         prop_assert!(full.retry_after >= RETRY_AFTER_MIN && full.retry_after <= RETRY_AFTER_MAX);
@@ -236,10 +446,10 @@ mod tests {
                     model[member] += u32::from(want);
                 } else if model[member] > 0 {
                     model[member] -= 1;
-                    bulkhead.give_back(member, Timestamp::ZERO, now);
+                    bulkhead.give_back(who, Timestamp::ZERO, now);
                 } else {
                     cap = new_cap;
-                    bulkhead.resize(cap, &shares);
+                    bulkhead.resize(cap, &Guarantees::of_agents(&shares));
                 }
                 prop_assert_eq!(bulkhead.in_flight(), model.iter().sum::<u32>());
             }

@@ -6,6 +6,7 @@ pub mod breaker;
 pub mod bulkhead;
 pub mod capture;
 pub mod chance;
+pub mod compartment;
 pub mod fallback;
 pub mod ladder;
 pub mod restart;

@@ -18,7 +18,7 @@ use super::{
     },
     orchestrator::OrchestratorMessage,
     run_cell::{RunCell, RunFacts, Told},
-    run_handle::{RunHandle, class_of},
+    run_handle::RunHandle,
     run_log::{JournalEnd, RunLog},
     run_table::RUNS_LIVE_MAX,
 };
@@ -244,7 +244,9 @@ impl Runtime {
         let facts = RunFacts {
             id: accepted.run_id.clone(),
             number: accepted.number,
-            class: class_of(accepted.owner.priority.as_deref()),
+            // A durable run's moments count from the Unix epoch.
+            since: Timestamp::from_millis(accepted.created_ms),
+            class: self.shared.compartments.class(accepted.owner.priority.as_deref()),
             context: context_of(&accepted.owner),
             owner: accepted.owner.clone(),
             prompts: prompts.map(|(agent, prompt)| (agent.clone(), prompt.as_str().into())).collect(),

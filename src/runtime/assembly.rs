@@ -10,6 +10,7 @@ use std::{
 use super::{
     address::Address,
     builder::StartError,
+    compartments::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
     ports::Backend,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
@@ -23,8 +24,9 @@ use crate::{
             settings::{BreakerSettings, Scope},
             window::Source,
         },
-        bulkhead::Bulkhead,
+        bulkhead::{Bulkhead, Guarantees, NO_MEMBER},
         chance::Chance,
+        compartment::needs::CountId,
         fallback::Rank,
         restart::RestartLedger,
         retry::RetryBudget,
@@ -54,7 +56,7 @@ pub(crate) struct TargetParts {
 pub(crate) fn make_providers(
     settings: &[ProviderSettings],
     targets: &[TargetParts],
-    book: &mut Book,
+    (book, compartments): (&mut Book, &mut CompartmentsBuilder),
     chance: Chance,
 ) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
     let mut providers = HashMap::new();
@@ -72,15 +74,17 @@ pub(crate) fn make_providers(
             .key
             .as_ref()
             .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
-        let slots = match settings.slots {
-            Some(cap) => Some(Mutex::new(Bulkhead::shared(cap, &shares(settings, cap, &members)?))),
+        let count = match settings.slots {
+            Some(cap) => {
+                let guarantees = guarantees(settings, cap, &members, compartments)?;
+                Some(compartments.add(format!("provider:{name}").into(), Bulkhead::shared(cap, &guarantees)))
+            }
             None => None,
         };
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
-            compartment: format!("provider:{name}").into(),
-            slots,
+            count,
             guard,
             key_guard: key_guard.transpose()?,
             retry_budget: Mutex::new(RetryBudget::new(&retry)),
@@ -90,6 +94,22 @@ pub(crate) fn make_providers(
         }
     }
     Ok(providers)
+}
+
+/// What of a provider's slots is kept for agents, features and classes.
+fn guarantees(
+    settings: &ProviderSettings,
+    cap: u32,
+    members: &[&AgentSettings],
+    compartments: &CompartmentsBuilder,
+) -> Result<Guarantees, StartError> {
+    let features = compartments.directory.guaranteed_of(&settings.name);
+    let sum: u64 = features.iter().copied().map(u64::from).sum();
+    if sum > u64::from(cap) {
+        return Err(StartError::FeatureShares { provider: settings.name.clone(), guaranteed: sum, slots: cap });
+    }
+    let agents = shares(settings, cap, members)?;
+    Ok(Guarantees { agents, features, classes: compartments.classes().shares_of(cap) })
 }
 
 /// What each member of a provider is guaranteed of its `cap` slots: as configured, else an equal part of all, or of what the
@@ -179,7 +199,7 @@ fn target_name(settings: &AgentSettings) -> String {
 pub(crate) fn make_agents(
     targets: Vec<TargetParts>,
     providers: &HashMap<Name, Arc<ProviderCore>>,
-    book: &mut Book,
+    (book, compartments): (&mut Book, &mut CompartmentsBuilder),
     chance: Chance,
 ) -> Result<Vec<Arc<AgentCore>>, StartError> {
     let members: HashMap<Name, Vec<Name>> = providers
@@ -209,9 +229,15 @@ pub(crate) fn make_agents(
         // proof of no loss: settings bound agents and targets, so no more models than that.
         let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let first = further_of.and_then(|first| agents.get(first));
+        let common = first.map_or_else(
+            || Arc::new(AgentCommon::of(&settings, add_slots(compartments, Arc::clone(&guard.name), settings.slots))),
+            |first| Arc::clone(&first.common),
+        );
+        // proof of no loss: settings bound agents below this.
+        let member = member.map_or(NO_MEMBER, |member| u16::try_from(member).unwrap_or(NO_MEMBER));
         agents.push(Arc::new(AgentCore {
             index,
-            member: member.unwrap_or_default(),
+            member,
             rank,
             target,
             first: further_of.unwrap_or(index),
@@ -219,7 +245,7 @@ pub(crate) fn make_agents(
             source: Source { agent: small(further_of.unwrap_or(index)), model: small(model) },
             keyed: if provider.key_guard.is_some() { Keyed::Yes } else { Keyed::No },
             guard,
-            common: first.map_or_else(|| Arc::new(AgentCommon::of(&settings)), |first| Arc::clone(&first.common)),
+            common,
             ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
             address: Address::vacant(),
             metrics: AgentMetrics::of(name.as_str(), settings.slots),
@@ -229,6 +255,12 @@ pub(crate) fn make_agents(
         }));
     }
     Ok(agents)
+}
+
+/// An agent's slots.
+fn add_slots(compartments: &mut CompartmentsBuilder, name: Arc<str>, slots: u32) -> CountId {
+    let classes = compartments.classes().shares_of(slots);
+    compartments.add(name, Bulkhead::shared(slots, &Guarantees { classes, ..Guarantees::default() }))
 }
 
 /// Where the further targets of each agent are, by the place of its first one.

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU32, AtomicU64},
+    atomic::{AtomicBool, AtomicU64},
 };
 
 use arc_swap::ArcSwap;
@@ -14,7 +14,8 @@ use super::{
     address::Address,
     assembly::{self, AgentParts},
     capture::Captures,
-    core::Shared,
+    compartments::CompartmentsBuilder,
+    core::{AgentTable, Shared},
     dead_letters::{DeadLetterBox, DeadLetters},
     deferred::{push::Push, queue::DeferredQueue, settings::DeferredSettings, store::DeferredStore, worker::Worker},
     engine::Runtime,
@@ -30,7 +31,7 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, fallback::Rank, setting::InvalidSetting},
+    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
 };
 
 /// The most agents of one runtime.
@@ -76,6 +77,16 @@ pub enum StartError {
         /// Its slots.
         slots: u32,
     },
+    /// The slots that a provider keeps for features do not fit into its own.
+    #[error("{provider}: features are guaranteed {guaranteed} slots, but there are {slots}")]
+    FeatureShares {
+        /// The provider.
+        provider: Name,
+        /// The sum of the shares.
+        guaranteed: u64,
+        /// Its slots.
+        slots: u32,
+    },
     /// A guaranteed share names an agent that does not lean on the provider.
     #[error("{provider}: a share is guaranteed to {agent}, which does not lean on it")]
     StrangeShare {
@@ -103,6 +114,7 @@ pub struct RuntimeBuilder {
     dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
+    compartments: CompartmentSettings,
     ladders: Ladders,
     deferred: Option<(Arc<dyn DeferredStore>, DeferredSettings, Option<Arc<dyn Push>>)>,
 }
@@ -153,6 +165,13 @@ impl RuntimeBuilder {
         further: Vec<(TargetSettings, Arc<dyn Backend>)>,
     ) -> Self {
         self.agents.push(AgentParts { settings, rank, backend, further });
+        self
+    }
+
+    /// Counts callers by feature, tenant and class; nobody is counted so without this.
+    #[must_use]
+    pub fn compartments(mut self, settings: CompartmentSettings) -> Self {
+        self.compartments = settings;
         self
     }
 
@@ -224,9 +243,12 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
+        let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
-        let providers = assembly::make_providers(&self.providers, &targets, &mut book, chance)?;
-        let agents = assembly::make_agents(targets, &providers, &mut book, chance)?;
+        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let firsts = agents.iter().filter(|agent| agent.is_first());
+        let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         if self.deferred.is_none() && self.ladders.any_defers() {
             return Err(StartError::NoQueue);
         }
@@ -237,12 +259,8 @@ impl RuntimeBuilder {
         let shared = Arc::new(Shared {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
-            places: agents
-                .iter()
-                .filter(|agent| agent.is_first())
-                .map(|agent| (agent.settings.name.clone(), agent.index))
-                .collect(),
-            agents,
+            table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            compartments: compartments.build(),
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),
@@ -252,8 +270,6 @@ impl RuntimeBuilder {
             aborting_runs: aborting.child_token(),
             run_steps: TaskTracker::new(),
             aborting,
-            line_length: AtomicU32::new(0),
-            line_woken: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),
             dead_letters: DeadLetters::with(self.dead_letter_box),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{deferred::store::Ticket, relay::Relay};
+use super::{compartments::Asking, deferred::store::Ticket, relay::Relay};
 use crate::{
     model::{
         clock::Timestamp,
@@ -69,6 +69,14 @@ pub struct Degraded {
     pub action: Rung,
     /// The first error.
     pub error: Envelope,
+}
+
+impl CallContext {
+    /// Whose slots it needs.
+    pub(crate) fn asking(&self) -> Asking<'_> {
+        let (feature, tenant) = (self.feature.as_deref(), self.tenant.as_deref());
+        Asking { feature, tenant, class: self.priority.as_deref() }
+    }
 }
 
 /// A call.

@@ -16,6 +16,7 @@ use super::{
     address::Address,
     agent_actor::AgentMessage,
     capture::Captures,
+    compartments::Compartments,
     dead_letters::DeadLetters,
     deferred::queue::DeferredQueue,
     gate::Gate,
@@ -31,7 +32,7 @@ use super::{
 use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{
-        breaker::window::Source, bulkhead::Bulkhead, chance::Chance, fallback::Rank, restart::RestartLedger,
+        breaker::window::Source, chance::Chance, compartment::needs::CountId, fallback::Rank, restart::RestartLedger,
         retry::RetryBudget, verdict::Keyed,
     },
 };
@@ -52,10 +53,8 @@ pub(crate) struct Guard {
 /// One provider.
 pub(crate) struct ProviderCore {
     pub(crate) settings: ProviderSettings,
-    /// Its name as a compartment: `provider:local`.
-    pub(crate) compartment: Arc<str>,
-    /// Written by callers and leases; `None` = no cap.
-    pub(crate) slots: Option<Mutex<Bulkhead>>,
+    /// Its slots; `None` = no cap.
+    pub(crate) count: Option<CountId>,
     /// Only where two or more agents lean on it.
     pub(crate) guard: Option<Guard>,
     pub(crate) key_guard: Option<Guard>,
@@ -65,8 +64,8 @@ pub(crate) struct ProviderCore {
 
 /// What all targets of one agent share.
 pub(crate) struct AgentCommon {
-    /// Written by callers and leases.
-    pub(crate) slots: Mutex<Bulkhead>,
+    /// Its slots.
+    pub(crate) count: CountId,
     /// Written by attempts.
     pub(crate) retry_budget: Mutex<RetryBudget>,
     pub(crate) mailbox_depth: AtomicU32,
@@ -74,9 +73,9 @@ pub(crate) struct AgentCommon {
 }
 
 impl AgentCommon {
-    pub(crate) fn of(settings: &AgentSettings) -> Self {
+    pub(crate) fn of(settings: &AgentSettings, count: CountId) -> Self {
         Self {
-            slots: Mutex::new(Bulkhead::single(settings.slots)),
+            count,
             retry_budget: Mutex::new(RetryBudget::new(&settings.retry)),
             mailbox_depth: AtomicU32::new(0),
             slot_milliseconds: AtomicU64::new(0),
@@ -99,7 +98,7 @@ pub(crate) struct AgentCore {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) provider: Arc<ProviderCore>,
     /// Its place among the provider's members.
-    pub(crate) member: usize,
+    pub(crate) member: u16,
     pub(crate) source: Source,
     pub(crate) keyed: Keyed,
     pub(crate) guard: Guard,
@@ -173,13 +172,22 @@ impl AgentMetrics {
     }
 }
 
+/// All targets of all agents.
+pub(crate) struct AgentTable {
+    /// The first ones of all agents, then the further ones. A place is never used for another one.
+    pub(crate) agents: Vec<Arc<AgentCore>>,
+    /// Where the agents that can be called are in `agents`.
+    pub(crate) places: HashMap<Name, usize>,
+}
+
 /// Everything that all parts of one runtime share.
 pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) chance: Chance,
-    pub(crate) agents: Vec<Arc<AgentCore>>,
-    /// Where each is in `agents`.
-    pub(crate) places: HashMap<Name, usize>,
+    /// Who is there; replaced as a whole by a reload.
+    pub(crate) table: ArcSwap<AgentTable>,
+    /// All slots, and who waits for them.
+    pub(crate) compartments: Compartments,
     pub(crate) supervisor: Address<SupervisorMessage>,
     pub(crate) orchestrator: Address<OrchestratorMessage>,
     /// Written by the supervisor; read by whoever shows it.
@@ -200,10 +208,6 @@ pub(crate) struct Shared {
     pub(crate) journal: Option<Arc<dyn Journal>>,
     /// Durable runs move no more: the node is about to go.
     pub(crate) frozen: AtomicBool,
-    /// Steps that wait for a slot; written by the orchestrator. A freed slot is told only while somebody waits.
-    pub(crate) line_length: AtomicU32,
-    /// The orchestrator was told of a free slot and has not looked yet.
-    pub(crate) line_woken: AtomicBool,
     pub(crate) calls: AtomicU64,
     /// When supervisor and orchestrator last turned.
     pub(crate) pulse: Pulse,
@@ -229,13 +233,27 @@ impl Shared {
         self.clock.now()
     }
 
-    pub(crate) fn agent(&self, name: &str) -> Option<&Arc<AgentCore>> {
-        self.places.get(name).and_then(|place| self.agents.get(*place))
+    /// The agents as they are now.
+    pub(crate) fn agents(&self) -> arc_swap::Guard<Arc<AgentTable>> {
+        self.table.load()
+    }
+
+    /// The agent of this name: its first target.
+    pub(crate) fn agent(&self, name: &str) -> Option<Arc<AgentCore>> {
+        let table = self.table.load();
+        table.places.get(name).and_then(|place| table.agents.get(*place)).map(Arc::clone)
+    }
+
+    /// The target at this place.
+    pub(crate) fn at(&self, index: usize) -> Option<Arc<AgentCore>> {
+        self.table.load().agents.get(index).map(Arc::clone)
     }
 
     /// All targets of the agent whose first one is `first`, in the order in which they are configured.
-    pub(crate) fn targets_of<'a>(&'a self, first: &'a Arc<AgentCore>) -> impl Iterator<Item = &'a Arc<AgentCore>> {
-        std::iter::once(first).chain(first.further.iter().filter_map(|index| self.agents.get(*index)))
+    pub(crate) fn targets_of(&self, first: &Arc<AgentCore>) -> Vec<Arc<AgentCore>> {
+        let table = self.table.load();
+        let further = first.further.iter().filter_map(|index| table.agents.get(*index));
+        std::iter::once(first).chain(further).map(Arc::clone).collect()
     }
 
     /// An outward id that sorts by time. It only has to be unique, so its random part is not asked of the kernel.

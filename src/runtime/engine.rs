@@ -37,7 +37,7 @@ pub struct Runtime {
 
 impl std::fmt::Debug for Runtime {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Runtime").field("agents", &self.shared.agents.len()).finish_non_exhaustive()
+        formatter.debug_struct("Runtime").field("agents", &self.shared.agents().agents.len()).finish_non_exhaustive()
     }
 }
 
@@ -123,7 +123,7 @@ impl Runtime {
 
     /// The agent of this name.
     pub fn agent(&self, name: &str) -> Option<AgentHandle> {
-        let agent = Arc::clone(self.shared.agent(name)?);
+        let agent = self.shared.agent(name)?;
         Some(AgentHandle { shared: Arc::clone(&self.shared), agent })
     }
 
@@ -139,7 +139,10 @@ impl Runtime {
 
     /// All agents as they stand now.
     pub fn agents(&self) -> Vec<AgentView> {
-        self.shared.agents.iter().filter(|agent| agent.is_first()).map(|agent| self.view(agent)).collect()
+        let table = self.shared.agents();
+        let mut firsts: Vec<&usize> = table.places.values().collect();
+        firsts.sort_unstable();
+        firsts.into_iter().filter_map(|place| table.agents.get(*place)).map(|agent| self.view(agent)).collect()
     }
 
     /// The breaker of this name (`agent:draft`, `provider:local`, `key:local/main`) as it stands now.
@@ -248,8 +251,7 @@ impl Runtime {
     fn view(&self, agent: &Arc<AgentCore>) -> AgentView {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let restarts = lock(&agent.ledger).total();
-        // One lock at a time: a guard in the expression below would be held to its end, and the slots are locked twice.
-        let slots = lock(&agent.common.slots).cap();
+        let slots = self.shared.compartments.cap(agent.common.count);
         AgentView {
             name: agent.settings.name.clone(),
             provider: agent.settings.provider.clone(),
@@ -264,12 +266,10 @@ impl Runtime {
     }
 
     /// The targets of an agent that has several.
-    fn target_views(&self, agent: &AgentCore) -> Vec<TargetView> {
-        let further = agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
-        let all = self.shared.agents.get(agent.first).into_iter().chain(further);
+    fn target_views(&self, agent: &Arc<AgentCore>) -> Vec<TargetView> {
         let view =
             |core: &Arc<AgentCore>| TargetView { target: core.target.to_string(), breaker: self.breaker_view(core) };
-        if agent.further.is_empty() { Vec::new() } else { all.map(view).collect() }
+        if agent.further.is_empty() { Vec::new() } else { self.shared.targets_of(agent).iter().map(view).collect() }
     }
 
     fn breaker_view(&self, agent: &AgentCore) -> BreakerView {

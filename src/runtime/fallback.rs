@@ -7,8 +7,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use super::{
     agent_actor::{Leg, Turn},
     call::{CallContext, CallError, CallReply, CallRequest, Try},
+    compartments::Seats,
     core::{AgentCore, Shared},
-    handle::{AgentHandle, Sent},
+    handle::{AgentHandle, Held, Sent},
     metric,
     parked::ParkedAt,
     permit::{CallSlot, Permit},
@@ -89,19 +90,47 @@ impl AgentHandle {
     /// Takes what a call needs at the first of its targets that does not refuse, on behalf of a run that is `parked`.
     pub(crate) fn admit_any(&self, context: &CallContext, parked: &ParkedAt) -> Result<Admitted, Refusal> {
         if self.agent.is_alone() {
-            let permit = self.admit_as(context, parked, None)?;
+            let permit = self.admit_as(context, parked, Held::Nothing)?;
+            return Ok(Admitted { target: self.clone(), permit, route: None });
+        }
+        self.admit_on(Route::of(self), context, parked, None)
+    }
+
+    /// The same for a call that was given every slot at `target` in the line.
+    pub(crate) fn admit_served(
+        &self,
+        context: &CallContext,
+        parked: &ParkedAt,
+        target: &Arc<AgentCore>,
+        seats: Seats,
+    ) -> Result<Admitted, Refusal> {
+        if self.agent.is_alone() {
+            let permit = self.admit_as(context, parked, Held::All(seats))?;
             return Ok(Admitted { target: self.clone(), permit, route: None });
         }
         let mut route = Route::of(self);
+        route.first(target);
+        self.admit_on(route, context, parked, Some(seats))
+    }
+
+    /// The first target of the route that takes the call; `given` are the slots at the first of them.
+    fn admit_on(
+        &self,
+        mut route: Route,
+        context: &CallContext,
+        parked: &ParkedAt,
+        mut given: Option<Seats>,
+    ) -> Result<Admitted, Refusal> {
         let mut refusals = Vec::new();
         while let Some(target) = route.pop() {
-            match target.admit_as(context, parked, None) {
+            let held = given.take().map_or(Held::Nothing, Held::All);
+            match target.admit_as(context, parked, held) {
                 Ok(permit) => {
                     route.took(&permit);
                     return Ok(Admitted { target, permit, route: Some(Box::new(route)) });
                 }
                 // One cap for all targets, one stop, one deadline: the others would say the same.
-                Err(refusal) if refusal.is_of_agent(&self.agent.guard.name) => return Err(refusal),
+                Err(refusal) if refusal.is_of_call() => return Err(refusal),
                 Err(refusal) => {
                     route.refused_by(&target, &refusal);
                     refusals.push(refusal);
@@ -113,8 +142,8 @@ impl AgentHandle {
 
     /// What the gates of all targets show together: the most open one counts.
     pub(crate) fn look_anywhere(&self) -> GateView {
-        let further = self.agent.further.iter().filter_map(|index| self.shared.agents.get(*index));
-        further.fold(self.look(), |best, core| more_open(best, self.at(Arc::clone(core)).look()))
+        let targets = self.shared.targets_of(&self.agent);
+        targets.into_iter().skip(1).fold(self.look(), |best, core| more_open(best, self.at(core).look()))
     }
 
     /// Whether it passes somebody else's request on as it is: then a call may bring a relay.
@@ -122,7 +151,7 @@ impl AgentHandle {
         self.agent.backend.relays()
     }
 
-    fn at(&self, core: Arc<AgentCore>) -> Self {
+    pub(crate) fn at(&self, core: Arc<AgentCore>) -> Self {
         Self { shared: Arc::clone(&self.shared), agent: core }
     }
 }
@@ -191,12 +220,12 @@ impl Route {
     /// All targets in the order in which this call asks them.
     fn of(front: &AgentHandle) -> Self {
         let shared = &front.shared;
-        let cores: Vec<&Arc<AgentCore>> = shared.targets_of(&front.agent).collect();
+        let cores = shared.targets_of(&front.agent);
         let ranks: Vec<Rank> = cores.iter().map(|core| core.rank).collect();
         let planned = plan(&ranks, shared.chance.fork(CHANCE_OF_TARGETS), shared.next_call());
         Self {
             front: front.clone(),
-            left: planned.into_iter().filter_map(|place| cores.get(place).map(|core| Arc::clone(core))).collect(),
+            left: planned.into_iter().filter_map(|place| cores.get(place).map(Arc::clone)).collect(),
             slot: None,
             tries: Vec::new(),
             passed_over: Vec::new(),
@@ -207,6 +236,12 @@ impl Route {
         }
     }
 
+    /// Asks `target` before all others.
+    fn first(&mut self, target: &Arc<AgentCore>) {
+        self.left.retain(|core| core.index != target.index);
+        self.left.push_front(Arc::clone(target));
+    }
+
     fn pop(&mut self) -> Option<AgentHandle> {
         self.left.pop_front().map(|core| self.front.at(core))
     }
@@ -214,7 +249,8 @@ impl Route {
     /// The next target that takes the call. Who refuses it is only written down: this call was counted where it was asked first.
     fn next(&mut self, context: &CallContext) -> Option<(AgentHandle, Permit)> {
         while let Some(target) = self.pop() {
-            match target.admit_as(context, &ParkedAt::default(), self.slot.as_ref()) {
+            let held = self.slot.as_ref().map_or(Held::Nothing, Held::Call);
+            match target.admit_as(context, &ParkedAt::default(), held) {
                 Ok(permit) => {
                     self.took(&permit);
                     return Some((target, permit));

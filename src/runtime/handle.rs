@@ -10,7 +10,8 @@ use super::{
     agent_actor::{AgentMessage, Job, Leg},
     call::{CallContext, CallError, CallReply, CallRequest},
     call_record::{Caller, logged_refusal},
-    core::{AgentCore, Guard, Shared, lock},
+    compartments::{Part, Seats, is_of_target},
+    core::{AgentCore, Guard, Shared},
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
@@ -38,6 +39,16 @@ pub(crate) struct Sent {
     answer: oneshot::Receiver<Result<CallReply, CallError>>,
     context: Option<Box<CallContext>>,
     cancel_on_drop: DropGuard,
+}
+
+/// The slots that a call has before it is admitted at a target.
+pub(crate) enum Held<'a> {
+    /// None.
+    Nothing,
+    /// Those of the call, which come from another target of its agent.
+    Call(&'a Arc<CallSlot>),
+    /// All of them, given to it in the line.
+    All(Seats),
 }
 
 /// A refusal of our own as a value, before it is put into words.
@@ -79,13 +90,13 @@ impl AgentHandle {
     /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
     /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
     pub(crate) async fn call_once(&self, request: CallRequest) -> Result<CallReply, CallError> {
-        let refused = |refusal: Refusal| self.refused(&refusal, &request.context);
-        if self.agent.is_alone() {
-            let permit = self.admit(&request.context).map_err(refused)?;
-            let sent = self.send(permit, request, None);
-            return self.answer(sent).await;
-        }
-        let admitted = self.admit_any(&request.context, &ParkedAt::default()).map_err(refused)?;
+        let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
+            Ok(admitted) => admitted,
+            Err(refusal) => self
+                .line_up(&request.context, refusal)
+                .await
+                .map_err(|refusal| self.refused(&refusal, &request.context))?,
+        };
         admitted.send(request).answer().await
     }
 
@@ -134,19 +145,14 @@ impl AgentHandle {
 
     /// Takes everything that a call needs at this target, or nothing: gates from the outside in, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
-        self.admit_as(context, &ParkedAt::default(), None)
+        self.admit_as(context, &ParkedAt::default(), Held::Nothing)
     }
 
     /// The same for a run that is `parked`: of the gates it is parked at it may take the trials that are kept for such runs. That is so
     /// at each gate on the way (provider, key, target), and all or nothing as ever: a run that finds a trial at the provider's gate and
     /// none further in gives the first one back, to everybody. While the provider's gate is on trial, none is taken further in.
-    /// A call that comes from another target of the agent brings the agent's slot along in `held`.
-    pub(crate) fn admit_as(
-        &self,
-        context: &CallContext,
-        parked: &ParkedAt,
-        held: Option<&Arc<CallSlot>>,
-    ) -> Result<Permit, Refusal> {
+    /// What a call has already (from another target of the agent, or from the line) it brings along in `held`.
+    pub(crate) fn admit_as(&self, context: &CallContext, parked: &ParkedAt, held: Held<'_>) -> Result<Permit, Refusal> {
         let shared = &self.shared;
         let now = shared.now();
         if shared.stopping.is_cancelled() {
@@ -160,11 +166,12 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(now, held));
+        let moves_on = matches!(held, Held::Call(_));
+        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(context, now, held));
         match lease {
             Ok(lease) => {
                 passes.announce(shared, now);
-                if held.is_none() {
+                if !moves_on {
                     self.agent.metrics.admitted.increment(1);
                 }
                 Ok(Permit::new(shared, &self.agent, id, passes, lease))
@@ -259,39 +266,25 @@ impl AgentHandle {
         Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
-    /// A slot of the provider and one of the agent, unless that is held already; or none.
-    fn take_slots(&self, now: Timestamp, held: Option<&Arc<CallSlot>>) -> Result<Lease, Refusal> {
+    /// Every slot that the call needs here, or none. What it has already, or was given in the line, is not taken again.
+    fn take_slots(&self, context: &CallContext, now: Timestamp, held: Held<'_>) -> Result<Lease, Refusal> {
         let agent = &self.agent;
-        let chance = self.shared.chance.fork(agent.index as u64);
-        if let Some(slots) = &agent.provider.slots {
-            lock(slots)
-                .try_take(agent.member, now, chance)
-                .map_err(|full| Refusal::Bulkhead { compartment: Arc::clone(&agent.provider.compartment), full })?;
-        }
-        if let Some(held) = held {
-            return Ok(Lease::with_call_slot(&self.shared, agent, now, Arc::clone(held)));
-        }
-        let taken = {
-            let mut slots = lock(&agent.common.slots);
-            slots.try_take(0, now, chance).map(|()| slots.in_flight())
+        let take = |part| {
+            let taken = self.shared.compartments.take(&self.shared, agent, context.asking(), (part, now));
+            taken.map_err(|no_seats| Refusal::of_no_seats(no_seats))
         };
-        match taken {
-            Ok(in_flight) => {
-                agent.metrics.in_flight.set(f64::from(in_flight));
-                if agent.is_alone() {
-                    return Ok(Lease::of_taken(&self.shared, agent, now));
-                }
-                let call_slot = CallSlot::of_taken(&self.shared, agent, now);
-                Ok(Lease::with_call_slot(&self.shared, agent, now, call_slot))
+        let all = match held {
+            Held::Call(call_slot) => {
+                return Ok(Lease::with_call_slot(take(Part::Target)?, Arc::clone(call_slot)));
             }
-            Err(full) => {
-                if let Some(slots) = &agent.provider.slots {
-                    lock(slots).undo(agent.member, now);
-                }
-                let first = self.shared.agents.get(agent.first).unwrap_or(agent);
-                Err(Refusal::Bulkhead { compartment: Arc::clone(&first.guard.name), full })
-            }
+            Held::Nothing => take(Part::Everything)?,
+            Held::All(seats) => seats,
+        };
+        if agent.is_alone() {
+            return Ok(Lease::of_all(agent, all));
         }
+        let (of_target, of_call) = all.split(&is_of_target(agent));
+        Ok(Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)))
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.
@@ -301,7 +294,7 @@ impl AgentHandle {
 
     /// Calls in flight now.
     pub fn in_flight(&self) -> u32 {
-        lock(&self.agent.common.slots).in_flight()
+        self.shared.compartments.in_flight(self.agent.common.count)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
     },
     policy::{
         fallback::{Content, Elsewhere},
-        ladder::{Ended, LighterTarget, Rung, Step, Unfit, failure_of, fits_context},
+        ladder::{Ended, Failure, Fault, LighterTarget, Rung, Step, Unfit, failure_of, fits_context},
     },
 };
 
@@ -32,6 +32,16 @@ pub(crate) struct Descent {
     ladder: CallLadder,
     /// The request as another one gets it.
     request: CallRequest,
+    whose: Whose,
+}
+
+/// Who is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// A person, or whoever asks for one: a notice is an end.
+    Callers,
+    /// A run's step: what becomes of it without an answer, it says itself.
+    Steps,
 }
 
 /// What was tried, and what became of it.
@@ -69,6 +79,17 @@ impl AgentHandle {
         Some(self.descend(ladders.of(self.name(), context.feature.as_deref()), request))
     }
 
+    /// Whether something may stand in for a call of this feature that ended so. A notice alone stands in for nothing.
+    pub(crate) fn may_go_down(&self, feature: Option<&str>, error: &CallError) -> bool {
+        let ladders = self.shared.ladders.load();
+        if !ladders.has(self.name(), feature) {
+            return false;
+        }
+        let failure = failure_of(error.envelope.error_code, ended(error));
+        let found = ladders.of(self.name(), feature);
+        found.ladder.rungs.iter().any(|rule| rule.rung != Rung::Notice && rule.answers(failure))
+    }
+
     /// The way down that only tries this rung.
     pub(crate) fn descent_to(&self, rung: Rung, request: &CallRequest) -> Descent {
         let ladder = self.shared.ladders.load().only(self.name(), request.context.feature.as_deref(), rung);
@@ -76,19 +97,30 @@ impl AgentHandle {
     }
 
     fn descend(&self, ladder: CallLadder, request: &CallRequest) -> Descent {
-        Descent { front: self.clone(), ladder, request: further_request(request, self, self.shared.now()) }
+        let request = further_request(request, self, self.shared.now());
+        Descent { front: self.clone(), ladder, request, whose: Whose::Callers }
     }
 }
 
 impl Descent {
-    /// Whether any rung answers this error.
-    pub(crate) fn answers(&self, error: &CallError) -> bool {
-        self.ladder.ladder.answers(failure_of(error.envelope.error_code, ended(error)))
+    /// The same for a step of a run.
+    pub(crate) fn for_a_step(mut self) -> Self {
+        self.whose = Whose::Steps;
+        self
     }
 
     /// Goes down from `first`, the end of the call itself.
     pub(crate) async fn go(self, first: CallError) -> Result<CallReply, CallError> {
         let failure = failure_of(first.envelope.error_code, ended(&first));
+        self.go_from(failure, first).await
+    }
+
+    /// Goes down for a cause that was found before, and whose fault it was is settled: the author of a workflow asked for the rung.
+    pub(crate) async fn go_for(self, cause: Cause, first: CallError) -> Result<CallReply, CallError> {
+        self.go_from(Failure { cause, fault: Fault::Place }, first).await
+    }
+
+    async fn go_from(self, failure: Failure, first: CallError) -> Result<CallReply, CallError> {
         if !self.ladder.ladder.answers(failure) {
             return Err(first);
         }
@@ -123,6 +155,7 @@ impl Descent {
                         return Ok(story.replaced((**value).clone()));
                     }
                 }
+                Step::Notice if self.whose == Whose::Steps => story.tell(self.ladder.notice.as_deref()),
                 Step::Notice => return Err(story.noticed(self.ladder.notice.as_deref())),
             }
         }
@@ -156,7 +189,7 @@ impl Descent {
             let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", target.agent));
             return Err(CallError::refused(gone));
         };
-        let handle = AgentHandle { shared: Arc::clone(shared), agent: Arc::clone(agent) };
+        let handle = AgentHandle { shared: Arc::clone(shared), agent };
         let mut request = self.request.clone();
         if let Some(relay) = &mut request.relay {
             relay.fallback = Some(Arc::clone(&handle.agent.target));
@@ -281,17 +314,21 @@ impl Story {
         CallError { degraded, deferred: Some(Box::new(ticket.clone())), exhausted: true, ..error }
     }
 
-    /// The error, with a text that a person can do something with.
-    fn noticed(self, notice: Option<&Notice>) -> CallError {
-        let degraded = self.degraded(Rung::Notice);
-        let mut error = self.ended();
-        if let Some(notice) = notice {
-            error.envelope.details.insert("notice".to_owned(), json!(notice));
-            if let Some(text) = notice.text() {
-                text.clone_into(&mut error.envelope.user_message);
-            }
+    /// Gives the first error a text that a person can do something with.
+    fn tell(&mut self, notice: Option<&Notice>) {
+        let Some(notice) = notice else { return };
+        let envelope = &mut self.first.envelope;
+        envelope.details.insert("notice".to_owned(), json!(notice));
+        if let Some(text) = notice.text() {
+            text.clone_into(&mut envelope.user_message);
         }
-        CallError { degraded, ..error }
+    }
+
+    /// The error as a notice.
+    fn noticed(mut self, notice: Option<&Notice>) -> CallError {
+        self.tell(notice);
+        let degraded = self.degraded(Rung::Notice);
+        CallError { degraded, ..self.ended() }
     }
 
     /// The first error, which no later one hides.

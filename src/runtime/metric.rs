@@ -67,7 +67,9 @@ metrics! {
     RUNS "watertight_runs_total" Counter "Runs by how they ended.";
     STEPS "watertight_steps_total" Counter "Steps by how they ended.";
     RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";
-    LINE_LENGTH "watertight_line_length" Gauge "Steps that wait for a slot.";
+    LINE_LENGTH "watertight_line_length" Gauge "Callers and steps that wait for a slot.";
+    FEATURE_IN_FLIGHT "watertight_feature_in_flight" Gauge "Slots of a feature that are taken now.";
+    FEATURE_SLOTS "watertight_feature_slots" Gauge "Slots of a feature in all; infinite where it has no cap of its own.";
     CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";

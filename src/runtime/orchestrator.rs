@@ -2,21 +2,22 @@
 //! nothing and nobody. Plans, inboxes and the line live outside it, so that its successor goes on where it fell.
 
 use std::{
-    collections::{BTreeSet, HashSet, VecDeque},
-    sync::{Arc, PoisonError, atomic::Ordering},
-    time::Duration,
+    collections::{BTreeSet, VecDeque},
+    sync::{Arc, PoisonError},
 };
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 use super::{
+    call::CallError,
+    compartments::{Seats, Served},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    metric, run_call,
+    run_call::{self, Begins},
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
-    run_table::{RunTable, Waiting},
+    run_table::RunTable,
 };
 use crate::{
     model::{
@@ -24,11 +25,8 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         name::Name,
     },
-    workflow::plan::action::{Action, CallFailed, CallRequest, StepKey},
+    workflow::plan::action::{Action, Ask, CallFailed, CallRequest, Resend, StepKey},
 };
-
-/// The line holds as many steps as are worked off in some time; whoever does not fit in comes back after this.
-const LINE_FULL_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// What the orchestrator is told. All one-way.
 pub(crate) enum OrchestratorMessage {
@@ -36,8 +34,10 @@ pub(crate) enum OrchestratorMessage {
     Wake(Arc<RunCell>),
     /// A gate shows something else.
     GateChanged(BreakerId),
-    /// A slot is free, and somebody waited for one.
-    SlotFreed,
+    /// A step that stood in the line was given every slot it lacked.
+    Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
+    /// Whoever was served while nobody was here is asked for anew.
+    LookAtLine,
     /// The node stops and its durable runs move no more: write down what was not sent, and say so.
     Freeze(oneshot::Sender<()>),
     /// Show that it turns.
@@ -62,6 +62,8 @@ impl Actor for OrchestratorActor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<(), ActorProcessingErr> {
         self.shared.orchestrator.set(myself.clone());
         self.shared.pulse.orchestrator_turned(self.shared.now());
+        // Who stood in the line comes before anybody who is told now.
+        let _ = myself.cast(OrchestratorMessage::LookAtLine);
         // Whatever was told while nobody was here. News of gates is told to actors only, so it may be lost: every run looks again,
         // the oldest first: trials are few.
         for run in self.oldest_first() {
@@ -70,7 +72,6 @@ impl Actor for OrchestratorActor {
             }
             let _ = myself.cast(OrchestratorMessage::Wake(run));
         }
-        let _ = myself.cast(OrchestratorMessage::SlotFreed);
         Ok(())
     }
 
@@ -83,7 +84,8 @@ impl Actor for OrchestratorActor {
         match message {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
-            OrchestratorMessage::SlotFreed => self.serve_line(),
+            OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
+            OrchestratorMessage::LookAtLine => self.recover_line(),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             // Who asked may have stopped waiting.
@@ -112,7 +114,6 @@ impl OrchestratorActor {
             self.fail(run, "the run's plan panicked");
             return;
         }
-        let mut lined = false;
         {
             let mut inner = run.inner.lock().unwrap_or_else(PoisonError::into_inner);
             run.log.begin_turn();
@@ -126,7 +127,7 @@ impl OrchestratorActor {
                 }
                 let is_resumed = matches!(told, Told::Resumed(_));
                 let actions = self.feed(&mut inner, told);
-                lined |= self.perform(run, &mut inner, actions);
+                self.perform(run, &mut inner, actions);
                 if is_resumed {
                     self.put_doubtful_aside(run, &inner);
                 }
@@ -136,12 +137,8 @@ impl OrchestratorActor {
                     break;
                 }
             }
-            lined |= self.write_ahead(run, &mut inner);
+            self.write_ahead(run, &mut inner);
             inner.note_parked(&self.shared);
-        }
-        if lined {
-            // A slot may have become free before the step stood in the line.
-            self.serve_line();
         }
     }
 
@@ -166,9 +163,8 @@ impl OrchestratorActor {
         }
     }
 
-    /// Does what the plan says, and what that leads to at once. True if a step joined the line.
-    pub(crate) fn perform(&self, run: &Arc<RunCell>, inner: &mut RunInner, actions: Vec<Action>) -> bool {
-        let mut lined = false;
+    /// Does what the plan says, and what that leads to at once.
+    pub(crate) fn perform(&self, run: &Arc<RunCell>, inner: &mut RunInner, actions: Vec<Action>) {
         let mut todo = VecDeque::from(actions);
         while let Some(action) = todo.pop_front() {
             let refused = match action {
@@ -181,11 +177,7 @@ impl OrchestratorActor {
                     None
                 }
                 Action::Call(request) => self.call(run, inner, &request).err().map(|failed| (request.key, failed)),
-                Action::Line(request) => {
-                    let joined = self.join_line(run, &request);
-                    lined |= joined.is_ok();
-                    joined.err().map(|failed| (request.key, failed))
-                }
+                Action::Line(request) => self.join_line(run, &request).err().map(|failed| (request.key, failed)),
                 Action::WakeAt(at) => {
                     self.wake_at(run, inner, at);
                     None
@@ -195,8 +187,7 @@ impl OrchestratorActor {
                         abort.cancel();
                     }
                     Self::forget_deferred(inner, key);
-                    lock(&self.runs.line).remove(run, key);
-                    self.show_line();
+                    self.leave_line(run, key);
                     None
                 }
                 Action::Record(ended) => {
@@ -212,7 +203,6 @@ impl OrchestratorActor {
                 todo.extend(self.tell_refused(inner, key, failed));
             }
         }
-        lined
     }
 
     pub(crate) fn tell_refused(&self, inner: &mut RunInner, key: StepKey, failed: CallFailed) -> Vec<Action> {
@@ -220,7 +210,7 @@ impl OrchestratorActor {
         inner.plan.replied(key, Err(failed), self.shared.now(), &gates)
     }
 
-    /// Makes a call unless somebody who waits for the same agent comes first.
+    /// Makes a call. Free slots that an older run waits for are handed to it as they come free, so what is found free here is nobody's.
     pub(crate) fn call(
         &self,
         run: &Arc<RunCell>,
@@ -228,33 +218,56 @@ impl OrchestratorActor {
         request: &CallRequest,
     ) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?;
-        if self.shared.line_length.load(Ordering::Acquire) > 0
-            && lock(&self.runs.line).somebody_before(run, agent.index)
-        {
-            let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, "older runs wait for this agent")
-                .with_agent(agent.settings.name.as_str())
-                .with_retry_after(1.0);
-            return Err(run_call::own_refusal(envelope));
+        if let Ask::Instead(instead) = &request.ask {
+            self.begin(run, inner, (&agent, Begins::Instead(instead.clone())), request);
+            return Ok(());
         }
-        self.try_call(run, inner, agent, request)
+        let failed = match self.try_call(run, inner, (&agent, None), request) {
+            Ok(()) => return Ok(()),
+            Err(failed) => failed,
+        };
+        let front = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(&agent) };
+        let refused = CallError::refused(failed.envelope.clone());
+        if failed.resend == Resend::Never || !front.may_go_down(run.context.feature.as_deref(), &refused) {
+            return Err(failed);
+        }
+        let refused = Box::new(refused);
+        self.begin(run, inner, (&agent, Begins::Refused(refused)), request);
+        Ok(())
     }
 
-    /// Makes a call, or says why it was refused.
-    fn try_call(
+    fn begin(
         &self,
         run: &Arc<RunCell>,
         inner: &mut RunInner,
-        agent: &Arc<AgentCore>,
+        (agent, begins): (&Arc<AgentCore>, Begins),
+        request: &CallRequest,
+    ) {
+        let front = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
+        let context = run_call::context_of(run, &inner.plan, request);
+        let abort = run.ended.child_token();
+        inner.calls.insert(request.key, abort.clone());
+        let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
+        run_call::start((&front, begins), context, (run, &self.runs), step, request, abort);
+    }
+
+    /// Makes a call, or says why it was refused; with the slots that it was given in the line, if any.
+    pub(crate) fn try_call(
+        &self,
+        run: &Arc<RunCell>,
+        inner: &mut RunInner,
+        (agent, given): (&Arc<AgentCore>, Option<(Arc<AgentCore>, Seats)>),
         request: &CallRequest,
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
-        match handle.admit_any(&context, &inner.parked) {
+        let admitted = match given {
+            None => handle.admit_any(&context, &inner.parked),
+            Some((target, seats)) => handle.admit_served(&context, &inner.parked, &target, seats),
+        };
+        match admitted {
             Ok(admitted) => {
-                let abort = run.ended.child_token();
-                inner.calls.insert(request.key, abort.clone());
-                let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(admitted, context, run, &self.runs, step, request, abort);
+                self.begin(run, inner, (agent, Begins::Admitted(admitted)), request);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.
@@ -265,85 +278,17 @@ impl OrchestratorActor {
         }
     }
 
-    fn agent_of(&self, request: &CallRequest) -> Result<&Arc<AgentCore>, CallFailed> {
+    pub(crate) fn agent_of(&self, request: &CallRequest) -> Result<Arc<AgentCore>, CallFailed> {
         self.shared.agent(request.agent.as_str()).ok_or_else(|| {
             let message = format!("agent {} is not here", request.agent);
             run_call::not_resendable(Envelope::new(ErrorCode::NotFound, message))
         })
     }
 
-    pub(crate) fn join_line(&self, run: &Arc<RunCell>, request: &CallRequest) -> Result<(), CallFailed> {
-        let agent = self.agent_of(request)?.index;
-        let joined = lock(&self.runs.line).join(Waiting { run: Arc::clone(run), key: request.key, agent });
-        self.show_line();
-        if joined {
-            return Ok(());
-        }
-        let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, "the line for slots is full")
-            .with_agent(request.agent.as_str())
-            .with_retry_after(LINE_FULL_RETRY_AFTER.as_secs_f64())
-            .with_detail("compartment", "line");
-        Err(run_call::not_resendable(envelope))
-    }
-
-    /// Gives free slots to those who wait: the oldest run of the highest class first, whoever has every slot it lacks.
-    fn serve_line(&self) {
-        self.shared.line_woken.store(false, Ordering::Release);
-        if self.shared.journal.is_some() && self.shared.holds_runs() {
-            return;
-        }
-        let mut full: HashSet<usize> = HashSet::new();
-        loop {
-            let first = lock(&self.runs.line).first(|agent| !full.contains(&agent));
-            let Some((place, waiting)) = first else { break };
-            if self.serve(&waiting) {
-                lock(&self.runs.line).leave(place);
-            } else {
-                full.insert(waiting.agent);
-            }
-        }
-        self.show_line();
-    }
-
-    /// False if there is no slot for it; true if it stands in the line no longer.
-    fn serve(&self, waiting: &Waiting) -> bool {
-        let Waiting { run, key, agent } = waiting;
-        if run.final_record().is_some() || run.inner.is_poisoned() {
-            return true;
-        }
-        let mut inner = lock(&run.inner);
-        let (Some(request), Some(agent)) = (inner.plan.request(*key), self.shared.agents.get(*agent)) else {
-            return true;
-        };
-        match self.try_call(run, &mut inner, agent, &request) {
-            Ok(()) => {
-                inner.plan.line_left(*key, self.shared.now());
-                true
-            }
-            Err(failed) if failed.envelope.error_code == ErrorCode::AgentBulkheadFull => false,
-            Err(failed) => {
-                run.log.begin_turn();
-                let actions = self.tell_refused(&mut inner, *key, failed);
-                self.perform(run, &mut inner, actions);
-                self.write_ahead(run, &mut inner);
-                if run.final_record().is_some() {
-                    inner.plan.let_go();
-                }
-                inner.note_parked(&self.shared);
-                true
-            }
-        }
-    }
-
-    pub(crate) fn show_line(&self) {
-        let length = lock(&self.runs.line).len();
-        self.shared.line_length.store(u32::try_from(length).unwrap_or(u32::MAX), Ordering::Release);
-        metric::set(metric::LINE_LENGTH, Vec::new(), length as f64);
-    }
-
     /// Tells every run behind a gate that it shows something else. Trials that the gate keeps for parked runs are everybody's after this.
     fn gate_changed(&self, breaker: BreakerId) {
-        let behind: Vec<_> = self.shared.agents.iter().filter(|agent| agent.guard_of(breaker).is_some()).collect();
+        let table = self.shared.agents();
+        let behind: Vec<_> = table.agents.iter().filter(|agent| agent.guard_of(breaker).is_some()).collect();
         let Some(guard) = behind.first().and_then(|agent| agent.guard_of(breaker)) else { return };
         // Before any run is told: whatever begins while they are told is news of its own.
         let generation = guard.gate.generation();

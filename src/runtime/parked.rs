@@ -47,8 +47,8 @@ impl ParkedAt {
     pub(crate) fn follow(&mut self, plan: &RunPlan, shared: &Shared) {
         let agents = plan.parked_at();
         let agents = agents.iter().filter_map(|name| shared.agent(name.as_str()));
-        let targets = agents.flat_map(|agent| shared.targets_of(agent));
-        let guards: Vec<&Guard> = targets.flat_map(|target| target.guards()).collect();
+        let targets: Vec<_> = agents.flat_map(|agent| shared.targets_of(&agent)).collect();
+        let guards: Vec<&Guard> = targets.iter().flat_map(|target| target.guards()).collect();
         self.counted.retain(|counted| guards.iter().any(|guard| guard.id == counted.id));
         for guard in guards {
             if self.asker(guard.id) == Asker::Anyone {

@@ -4,9 +4,9 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    core::{AgentCore, Guard, Shared, lock},
+    compartments::Seats,
+    core::{AgentCore, Guard, Shared},
     metric,
-    orchestrator::OrchestratorMessage,
     supervisor::SupervisorMessage,
 };
 use crate::{
@@ -16,86 +16,80 @@ use crate::{
 
 /// The slots of one call at one target. Shared with work that cannot be interrupted: they are free when the last holder is gone.
 pub(crate) struct Lease {
-    shared: Arc<Shared>,
-    agent: Arc<AgentCore>,
-    taken: Timestamp,
-    /// Where the call may move on to another target: the agent's slot, which moves with it.
+    /// The target's; the call's too, where no other target can be asked.
+    #[allow(dead_code, reason = "held for its drop, which gives back")]
+    seats: Seats,
+    /// Where the call may move on to another target: what moves with it.
     call_slot: Option<Arc<CallSlot>>,
+    /// Where it may not: what shows that the agent's slot is given back. Dropped after the slots.
+    #[allow(dead_code, reason = "held for its drop, which shows it")]
+    shown: Option<Shown>,
 }
 
 impl Lease {
-    /// Makes the drop responsible for slots that were just taken at `taken`.
-    pub(crate) fn of_taken(shared: &Arc<Shared>, agent: &Arc<AgentCore>, taken: Timestamp) -> Self {
-        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken, call_slot: None }
+    /// All slots of a call that has one target only.
+    pub(crate) fn of_all(agent: &Arc<AgentCore>, mut seats: Seats) -> Self {
+        seats.begin();
+        let shown = Some(Shown::of(&seats, agent));
+        Self { seats, call_slot: None, shown }
     }
 
-    /// The same for a provider's slot taken at `taken`, where `call_slot` answers for the agent's.
-    pub(crate) fn with_call_slot(
-        shared: &Arc<Shared>,
-        agent: &Arc<AgentCore>,
-        taken: Timestamp,
-        call_slot: Arc<CallSlot>,
-    ) -> Self {
-        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken, call_slot: Some(call_slot) }
+    /// A target's slots, where `call_slot` answers for those of the call.
+    pub(crate) fn with_call_slot(mut seats: Seats, call_slot: Arc<CallSlot>) -> Self {
+        seats.begin();
+        Self { seats, call_slot: Some(call_slot), shown: None }
     }
 
-    /// The agent's slot, where it moves on with the call.
+    /// The slots that move on with the call.
     pub(crate) fn call_slot(&self) -> Option<&Arc<CallSlot>> {
         self.call_slot.as_ref()
     }
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let now = self.shared.now();
-        if self.call_slot.is_none() {
-            give_back_agent_slot(&self.agent, self.taken, now);
-        }
-        if let Some(slots) = &self.agent.provider.slots {
-            lock(slots).give_back(self.agent.member, self.taken, now);
-        }
-        wake_line(&self.shared);
-    }
-}
-
-/// The agent's slot of a call that may ask several targets: one for all of them, free when call and leases are gone.
+/// The slots of a call that may ask several targets (its agent's, its feature's, its tenant's): one of each for all of them, free when
+/// call and leases are gone.
 pub(crate) struct CallSlot {
-    shared: Arc<Shared>,
-    agent: Arc<AgentCore>,
-    taken: Timestamp,
+    #[allow(dead_code, reason = "held for its drop, which gives back")]
+    seats: Seats,
+    #[allow(dead_code, reason = "held for its drop, which shows it")]
+    shown: Shown,
 }
 
 impl CallSlot {
-    /// Makes the drop responsible for an agent's slot that was just taken at `taken`.
-    pub(crate) fn of_taken(shared: &Arc<Shared>, agent: &Arc<AgentCore>, taken: Timestamp) -> Arc<Self> {
-        Arc::new(Self { shared: Arc::clone(shared), agent: Arc::clone(agent), taken })
+    pub(crate) fn of(agent: &Arc<AgentCore>, mut seats: Seats) -> Arc<Self> {
+        seats.begin();
+        let shown = Shown::of(&seats, agent);
+        Arc::new(Self { seats, shown })
     }
 }
 
-impl Drop for CallSlot {
+/// What metrics show of an agent's slot: taken now, and for how long once it is given back.
+struct Shown {
+    agent: Arc<AgentCore>,
+    shared: Arc<Shared>,
+    taken: Timestamp,
+}
+
+impl Shown {
+    fn of(seats: &Seats, agent: &Arc<AgentCore>) -> Self {
+        let shown = Self { agent: Arc::clone(agent), shared: Arc::clone(seats.shared()), taken: seats.taken() };
+        shown.show_in_flight();
+        shown
+    }
+
+    fn show_in_flight(&self) {
+        let in_flight = self.shared.compartments.in_flight(self.agent.common.count);
+        self.agent.metrics.in_flight.set(f64::from(in_flight));
+    }
+}
+
+impl Drop for Shown {
     fn drop(&mut self) {
-        give_back_agent_slot(&self.agent, self.taken, self.shared.now());
-        wake_line(&self.shared);
-    }
-}
-
-fn give_back_agent_slot(agent: &AgentCore, taken: Timestamp, now: Timestamp) {
-    let in_flight = {
-        let mut slots = lock(&agent.common.slots);
-        slots.give_back(0, taken, now);
-        slots.in_flight()
-    };
-    agent.metrics.in_flight.set(f64::from(in_flight));
-    let held_ms = u64::try_from(now.since(taken).as_millis()).unwrap_or(u64::MAX);
-    let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
-    agent.metrics.slot_seconds.absolute(total_ms / 1_000);
-}
-
-/// Tells the orchestrator of a free slot, once, if somebody waits for one.
-fn wake_line(shared: &Shared) {
-    let waited_for = shared.line_length.load(Ordering::Acquire) > 0;
-    if waited_for && !shared.line_woken.swap(true, Ordering::AcqRel) {
-        shared.orchestrator.cast(OrchestratorMessage::SlotFreed);
+        let agent = &self.agent;
+        self.show_in_flight();
+        let held_ms = u64::try_from(self.shared.now().since(self.taken).as_millis()).unwrap_or(u64::MAX);
+        let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+        agent.metrics.slot_seconds.absolute(total_ms / 1_000);
     }
 }
 

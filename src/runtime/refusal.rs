@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::call::Try;
+use super::{
+    call::Try,
+    compartments::{NoSeats, Reach},
+};
 use crate::{
     model::{
         clock::Timestamp,
@@ -12,7 +15,8 @@ use crate::{
     },
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
-        bulkhead::Full,
+        bulkhead::{Full, RETRY_AFTER_MAX},
+        compartment::directory::Stranger,
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         verdict::Keyed,
@@ -32,7 +36,10 @@ pub(crate) enum Refusal {
     Gate { breaker: Arc<str>, refusal: GateRefusal, now: Timestamp, jitter: f64 },
     /// No slot.
     #[error("no slot free in {compartment}")]
-    Bulkhead { compartment: Arc<str>, full: Full },
+    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    /// Its feature or tenant may not call.
+    #[error("{stranger}")]
+    Stranger { stranger: Stranger },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -51,6 +58,14 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// No slot, or none for this caller.
+    pub(crate) fn of_no_seats(no_seats: NoSeats) -> Self {
+        match no_seats {
+            NoSeats::Full { count, full, reach } => Self::Bulkhead { compartment: count, full, reach },
+            NoSeats::Stranger(stranger) => Self::Stranger { stranger },
+        }
+    }
+
     /// One refusal of several targets, in the order they were asked, with the earliest wait of all. The one it speaks with is the
     /// first that only lacks a slot, since such a place would take the call; else the first that passes by itself, so that a quota that
     /// is spent at one of them is not the answer while another one comes back.
@@ -77,7 +92,11 @@ impl Refusal {
             Self::Gate { .. } => Some(FallbackReason::GateShut),
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
-            Self::Deadline | Self::ShuttingDown | Self::DeadLetter | Self::Everywhere { .. } => None,
+            Self::Stranger { .. }
+            | Self::Deadline
+            | Self::ShuttingDown
+            | Self::DeadLetter
+            | Self::Everywhere { .. } => None,
         }
     }
 
@@ -90,11 +109,11 @@ impl Refusal {
         }
     }
 
-    /// Whether it holds for the agent named `compartment` whatever its target.
-    pub(crate) fn is_of_agent(&self, compartment: &str) -> bool {
+    /// Whether it holds for the call whatever its target.
+    pub(crate) fn is_of_call(&self) -> bool {
         match self {
-            Self::Bulkhead { compartment: full, .. } => **full == *compartment,
-            Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
+            Self::Bulkhead { reach, .. } => *reach == Reach::Call,
+            Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -112,7 +131,8 @@ impl Refusal {
                 }
             }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
-            Self::Bulkhead { compartment, full } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
+            Self::Stranger { stranger } => stranger_envelope(*stranger, message),
+            Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
@@ -121,6 +141,21 @@ impl Refusal {
             Self::Restarted => Envelope::new(ErrorCode::AgentRestarted, message).with_retry_after(1.0),
         };
         envelope.with_agent(agent)
+    }
+}
+
+fn stranger_envelope(stranger: Stranger, message: String) -> Envelope {
+    match stranger {
+        Stranger::Feature | Stranger::NoFeature | Stranger::Tenant | Stranger::NoTenant => {
+            let compartment = match stranger {
+                Stranger::Feature | Stranger::NoFeature => "feature",
+                _ => "tenant",
+            };
+            Envelope::new(ErrorCode::InvalidRequest, message).with_detail("compartment", compartment)
+        }
+        Stranger::TooManyTenants => Envelope::new(ErrorCode::AgentBulkheadFull, message)
+            .with_retry_after(RETRY_AFTER_MAX.as_secs_f64())
+            .with_detail("compartment", "tenants"),
     }
 }
 

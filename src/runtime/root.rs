@@ -55,7 +55,7 @@ impl Actor for RootActor {
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<RootState, ActorProcessingErr> {
         let central = || RestartLedger::new(CENTRAL_RESTARTS_MAX, CENTRAL_RESTARTS_WITHIN);
         let mut state = RootState { children: HashMap::new(), supervisor: central(), orchestrator: central() };
-        let agents = (0..self.shared.agents.len()).map(Child::Agent);
+        let agents = (0..self.shared.agents().agents.len()).map(Child::Agent);
         for child in [Child::Supervisor, Child::Orchestrator].into_iter().chain(agents) {
             self.start(child, &myself, &mut state).await?;
         }
@@ -104,7 +104,7 @@ impl RootActor {
         let now = self.shared.now();
         let restart = match child {
             Child::Agent(index) => {
-                let Some(agent) = self.shared.agents.get(index) else { return Duration::ZERO };
+                let Some(agent) = self.shared.at(index) else { return Duration::ZERO };
                 agent.metrics.restarts.increment(1);
                 let restart = lock(&agent.ledger).died(now);
                 tracing::warn!(agent = agent.settings.name.as_str(), cause, "agent died, restarting");
@@ -136,7 +136,7 @@ impl RootActor {
         let shared = Arc::clone(&self.shared);
         let id = match child {
             Child::Agent(index) => {
-                let Some(agent) = self.shared.agents.get(index).map(Arc::clone) else { return Ok(()) };
+                let Some(agent) = self.shared.at(index) else { return Ok(()) };
                 Actor::spawn_linked(None, AgentActor { shared, agent }, (), root).await?.0.get_id()
             }
             Child::Supervisor => {

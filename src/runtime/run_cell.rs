@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     model::{
+        clock::Timestamp,
         ended::Ended,
         event::{Event, EventType},
         name::Name,
@@ -61,7 +62,9 @@ pub(crate) struct RunFacts {
     pub(crate) id: String,
     /// Older runs have smaller numbers.
     pub(crate) number: u64,
-    pub(crate) class: u8,
+    /// Since when it is asked for.
+    pub(crate) since: Timestamp,
+    pub(crate) class: u16,
     pub(crate) context: CallContext,
     pub(crate) owner: RunOwner,
     /// Prompts that replace an agent's own.
@@ -72,7 +75,8 @@ pub(crate) struct RunFacts {
 pub(crate) struct RunCell {
     pub(crate) id: String,
     pub(crate) number: u64,
-    pub(crate) class: u8,
+    pub(crate) since: Timestamp,
+    pub(crate) class: u16,
     pub(crate) context: CallContext,
     pub(crate) owner: RunOwner,
     pub(crate) prompts: BTreeMap<String, Arc<str>>,
@@ -129,11 +133,12 @@ pub(crate) struct Deferred {
 
 impl RunCell {
     pub(crate) fn new(facts: RunFacts, ended: CancellationToken, plan: RunPlan, log: RunLog, first: Told) -> Self {
-        let RunFacts { id, number, class, context, owner, prompts } = facts;
+        let RunFacts { id, number, since, class, context, owner, prompts } = facts;
         let (deferred, said) = (VecDeque::new(), Vec::new());
         Self {
             id,
             number,
+            since,
             class,
             context,
             owner,

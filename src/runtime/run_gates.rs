@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
-    core::{Shared, lock},
-    handle::AgentHandle,
-};
+use super::{core::Shared, handle::AgentHandle};
 use crate::{
     model::name::Name,
     policy::breaker::state::GateView,
@@ -20,7 +17,7 @@ pub(crate) struct LiveGates<'a> {
 impl Gates for LiveGates<'_> {
     fn look(&self, agent: &Name) -> GateLook {
         let Some(core) = self.shared.agent(agent.as_str()) else { return GateLook::Admits };
-        let handle = AgentHandle { shared: Arc::clone(self.shared), agent: Arc::clone(core) };
+        let handle = AgentHandle { shared: Arc::clone(self.shared), agent: core };
         match handle.look_anywhere() {
             GateView::Admit => GateLook::Admits,
             GateView::Probe { .. } => GateLook::HalfOpen,
@@ -32,7 +29,8 @@ impl Gates for LiveGates<'_> {
 
     /// Half of the agent's slots, at least one: a single run never takes an agent for itself.
     fn share(&self, agent: &Name) -> u32 {
-        let slots = self.shared.agent(agent.as_str()).map_or(1, |agent| lock(&agent.common.slots).cap());
+        let slots =
+            self.shared.agent(agent.as_str()).map_or(1, |agent| self.shared.compartments.cap(agent.common.count));
         (slots / 2).max(1)
     }
 }

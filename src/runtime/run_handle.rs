@@ -29,9 +29,7 @@ use crate::{
     },
 };
 
-/// The classes of priority, the highest first. An unknown or missing one is `standard`.
-pub const CLASSES: [&str; 5] = ["critical", "interactive", "standard", "batch", "background"];
-const STANDARD: usize = 2;
+pub use crate::policy::compartment::settings::CLASSES;
 
 /// What a run is started with.
 #[derive(Debug, Clone)]
@@ -78,7 +76,8 @@ impl Runtime {
         let facts = RunFacts {
             id: run_id.clone(),
             number: self.runs.next_number(),
-            class: class_of(context.priority.as_deref()),
+            since: created,
+            class: shared.compartments.class(context.priority.as_deref()),
             context,
             owner: RunOwner::default(),
             prompts: BTreeMap::new(),
@@ -116,12 +115,6 @@ impl Runtime {
     pub fn forget_run(&self, id: &str) {
         self.runs.forget_ended(id);
     }
-}
-
-/// The place of a class, the highest first.
-pub(crate) fn class_of(priority: Option<&str>) -> u8 {
-    let place = priority.and_then(|class| CLASSES.iter().position(|known| *known == class)).unwrap_or(STANDARD);
-    u8::try_from(place).unwrap_or(u8::MAX)
 }
 
 impl RunHandle {

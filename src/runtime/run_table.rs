@@ -8,8 +8,11 @@ use std::{
     },
 };
 
-use super::{core::lock, run_cell::RunCell};
-use crate::workflow::plan::action::StepKey;
+use super::{
+    core::{AgentCore, lock},
+    run_cell::RunCell,
+};
+use crate::{policy::compartment::line::Ticket, workflow::plan::action::StepKey};
 
 /// Runs that may be live at once.
 pub(crate) const RUNS_LIVE_MAX: usize = 100_000;
@@ -20,10 +23,7 @@ pub(crate) const RUNS_KEPT_IDLE_MAX: usize = 2_000;
 /// Finished runs that stay in memory where a journal has them too.
 pub(crate) const RUNS_KEPT_DURABLE_MAX: usize = 100;
 /// Steps that may stand in the line.
-pub(crate) const LINE_MAX: usize = 1_000;
-
-/// A place in the line: class first, then the age of the run, then order of arrival.
-pub(crate) type Place = (u8, u64, u64);
+pub(crate) const LINE_MAX: u32 = 1_000;
 
 /// The runs.
 #[derive(Default)]
@@ -41,11 +41,10 @@ struct Runs {
     kept_order: VecDeque<String>,
 }
 
-/// Steps that wait for a slot.
+/// Steps that wait for a slot, by the number of their run. The order in which they are served is the pool's.
 #[derive(Default)]
 pub(crate) struct Line {
-    waiting: BTreeMap<Place, Waiting>,
-    arrivals: u64,
+    waiting: BTreeMap<u64, Vec<Waiting>>,
 }
 
 /// One of them.
@@ -53,45 +52,34 @@ pub(crate) struct Line {
 pub(crate) struct Waiting {
     pub(crate) run: Arc<RunCell>,
     pub(crate) key: StepKey,
-    pub(crate) agent: usize,
+    /// Its place; `None` if it was served as it came.
+    pub(crate) ticket: Option<Ticket>,
+    /// The targets that it waits for.
+    pub(crate) targets: Vec<Arc<AgentCore>>,
 }
 
 impl Line {
-    pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+    pub(crate) fn join(&mut self, waiting: Waiting) {
+        self.waiting.entry(waiting.run.number).or_default().push(waiting);
     }
 
-    /// False if the line is full.
-    pub(crate) fn join(&mut self, waiting: Waiting) -> bool {
-        if self.waiting.len() >= LINE_MAX {
-            return false;
+    pub(crate) fn leave(&mut self, run: &RunCell, key: StepKey) -> Option<Waiting> {
+        let of_run = self.waiting.get_mut(&run.number)?;
+        let place = of_run.iter().position(|waiting| waiting.key == key)?;
+        let waiting = of_run.swap_remove(place);
+        if of_run.is_empty() {
+            self.waiting.remove(&run.number);
         }
-        self.arrivals += 1;
-        self.waiting.insert((waiting.run.class, waiting.run.number, self.arrivals), waiting);
-        true
+        Some(waiting)
     }
 
-    /// The first of those for whose agent `may` says so.
-    pub(crate) fn first(&self, may: impl Fn(usize) -> bool) -> Option<(Place, Waiting)> {
-        self.waiting.iter().find(|(_, waiting)| may(waiting.agent)).map(|(place, waiting)| (*place, waiting.clone()))
+    pub(crate) fn leave_all(&mut self, run: &RunCell) -> Vec<Waiting> {
+        self.waiting.remove(&run.number).unwrap_or_default()
     }
 
-    pub(crate) fn leave(&mut self, place: Place) {
-        self.waiting.remove(&place);
-    }
-
-    /// Whether somebody of another run, who comes before `run`, waits for `agent`.
-    pub(crate) fn somebody_before(&self, run: &RunCell, agent: usize) -> bool {
-        let own = (run.class, run.number, u64::MAX);
-        self.waiting.range(..own).any(|(_, waiting)| waiting.run.number != run.number && waiting.agent == agent)
-    }
-
-    pub(crate) fn remove(&mut self, run: &RunCell, key: StepKey) {
-        self.waiting.retain(|_, waiting| waiting.run.number != run.number || waiting.key != key);
-    }
-
-    pub(crate) fn remove_all(&mut self, run: &RunCell) {
-        self.waiting.retain(|_, waiting| waiting.run.number != run.number);
+    /// All, the oldest run first.
+    pub(crate) fn all(&self) -> Vec<Waiting> {
+        self.waiting.values().flatten().cloned().collect()
     }
 }
 

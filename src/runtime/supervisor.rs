@@ -132,13 +132,13 @@ impl SupervisorActor {
                 if facts.ending == Ending::Restarted {
                     self.panicked(book, facts.agent, facts.at);
                 }
-                if let Some(agent) = self.shared.agents.get(facts.agent) {
+                if let Some(agent) = self.shared.at(facts.agent) {
                     book.outcome(&facts, agent.source, agent.keyed);
                 }
                 facts.permit.settle();
             }
             SupervisorMessage::Aged { agent, passes, at } => {
-                if let Some(agent) = self.shared.agents.get(agent) {
+                if let Some(agent) = self.shared.at(agent) {
                     book.aged(&passes, agent.source, at);
                 }
             }
@@ -148,8 +148,8 @@ impl SupervisorActor {
             SupervisorMessage::Opened { breaker, generation, at } => book.opened(breaker, generation, at),
             SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
             SupervisorMessage::Died { agent, quarantine } => {
-                if let Some(agent) = self.shared.agents.get(agent) {
-                    quarantine_gate(book, agent, quarantine, now);
+                if let Some(agent) = self.shared.at(agent) {
+                    quarantine_gate(book, &agent, quarantine, now);
                 }
             }
             SupervisorMessage::Act { breaker, act } => book.change(breaker, |breaker| {
@@ -178,7 +178,7 @@ impl SupervisorActor {
             // Trials that are given out anew go to parked runs first, like any others.
             self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(anew));
         }
-        for agent in &self.shared.agents {
+        for agent in &self.shared.agents().agents {
             let held = lock(&agent.ledger).released_at().is_some();
             if held {
                 quarantine_gate(&mut book, agent, Quarantine::Goes, now);
@@ -188,10 +188,10 @@ impl SupervisorActor {
 
     /// A panic of an attempt's task counts in the restart ledger only.
     fn panicked(&self, book: &mut Book, agent: usize, at: Timestamp) {
-        let Some(agent) = self.shared.agents.get(agent) else { return };
+        let Some(agent) = self.shared.at(agent) else { return };
         agent.metrics.restarts.increment(1);
         let restart = lock(&agent.ledger).died(at);
-        quarantine_gate(book, agent, restart.quarantine, at);
+        quarantine_gate(book, &agent, restart.quarantine, at);
     }
 
     fn release_quarantined(&self, book: &mut Book, now: Timestamp) {
@@ -199,7 +199,7 @@ impl SupervisorActor {
             return;
         }
         book.quarantine_until = None;
-        for agent in &self.shared.agents {
+        for agent in &self.shared.agents().agents {
             let (released, next) = {
                 let mut ledger = lock(&agent.ledger);
                 (ledger.release(now), ledger.released_at())

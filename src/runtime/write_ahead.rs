@@ -24,12 +24,11 @@ use crate::{
 };
 
 impl OrchestratorActor {
-    /// Ends a turn: what was said is handed to the journal, and what may be done by now is done. True if a step joined the line.
-    pub(crate) fn write_ahead(&self, run: &Arc<RunCell>, inner: &mut RunInner) -> bool {
+    /// Ends a turn: what was said is handed to the journal, and what may be done by now is done.
+    pub(crate) fn write_ahead(&self, run: &Arc<RunCell>, inner: &mut RunInner) {
         if !run.is_journaled() {
-            return false;
+            return;
         }
-        let mut lined = false;
         loop {
             self.send_turn(run, inner);
             let durable = run.log.durable();
@@ -40,11 +39,11 @@ impl OrchestratorActor {
                 ready.extend(inner.deferred.pop_front());
             }
             if ready.is_empty() {
-                return lined;
+                return;
             }
             run.log.begin_turn();
             for Deferred { action, .. } in ready {
-                lined |= self.do_now(run, inner, action);
+                self.do_now(run, inner, action);
             }
         }
     }
@@ -78,18 +77,15 @@ impl OrchestratorActor {
         }
     }
 
-    fn do_now(&self, run: &Arc<RunCell>, inner: &mut RunInner, action: Action) -> bool {
-        let (key, refused, lined) = match action {
-            Action::Call(request) => (request.key, self.call(run, inner, &request).err(), false),
-            Action::Line(request) => {
-                let refused = self.join_line(run, &request).err();
-                (request.key, refused.clone(), refused.is_none())
-            }
-            _ => return false,
+    fn do_now(&self, run: &Arc<RunCell>, inner: &mut RunInner, action: Action) {
+        let (key, refused) = match action {
+            Action::Call(request) => (request.key, self.call(run, inner, &request).err()),
+            Action::Line(request) => (request.key, self.join_line(run, &request).err()),
+            _ => return,
         };
-        let Some(failed) = refused else { return lined };
+        let Some(failed) = refused else { return };
         let actions = self.tell_refused(inner, key, failed);
-        self.perform(run, inner, actions) || lined
+        self.perform(run, inner, actions);
     }
 
     pub(crate) fn finish(&self, run: &Arc<RunCell>, inner: &mut RunInner) {
@@ -102,8 +98,7 @@ impl OrchestratorActor {
         }
         inner.deferred.clear();
         inner.parked = ParkedAt::default();
-        lock(&self.runs.line).remove_all(run);
-        self.show_line();
+        self.leave_line_for_good(run);
         if run.is_journaled() {
             run.log.write(Entry::Finished(Box::new(record.clone())));
             inner.last = Some(record);
@@ -116,8 +111,7 @@ impl OrchestratorActor {
     pub(crate) fn fail(&self, run: &Arc<RunCell>, message: &str) {
         run.log.drop_unsent();
         lock(&run.inner).parked = ParkedAt::default();
-        lock(&self.runs.line).remove_all(run);
-        self.show_line();
+        self.leave_line_for_good(run);
         run.ended.cancel();
         self.put_plan_aside(run, message);
         let recorded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| lock(&run.inner).plan.record()));

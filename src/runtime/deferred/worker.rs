@@ -152,7 +152,8 @@ impl Worker {
     }
 
     fn longest_call(&self) -> Duration {
-        self.shared.agents.iter().map(|agent| agent.settings.timeouts.call).max().unwrap_or_default()
+        let table = self.shared.agents();
+        table.agents.iter().map(|agent| agent.settings.timeouts.call).max().unwrap_or_default()
     }
 
     fn until(&self, unix_ms: u64) -> Duration {
@@ -195,7 +196,7 @@ impl Making {
             let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", call.head.agent));
             return Err(CallError::refused(gone));
         };
-        let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
+        let handle = AgentHandle { shared: Arc::clone(&self.shared), agent };
         let context = self.context();
         match &call.work {
             DeferredWork::Input { input, prompt } => {

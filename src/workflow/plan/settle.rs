@@ -148,8 +148,11 @@ impl RunPlan {
         let end = match first {
             None => self.end_for(step, failure),
             Some(first) => {
-                let tried = json!([{ "error_code": failure.envelope.error_code, "message": failure.envelope.message }]);
-                let envelope = first.envelope.with_detail("instead", tried);
+                // The list of what was tried, where whoever asked the rung brought one.
+                let own =
+                    || json!([{ "error_code": failure.envelope.error_code, "message": failure.envelope.message }]);
+                let tried = failure.envelope.details.get("tries").cloned().unwrap_or_else(own);
+                let envelope = first.envelope.with_detail("tries", tried);
                 self.end_for(step, &Failure::of(first.cause, envelope))
             }
         };

@@ -56,7 +56,7 @@ fn what_the_rung_stood_in_for_is_the_error_if_it_fails_too() {
         assert_eq!(world.status(), RunStatus::Failed);
         let error = world.record().error.unwrap();
         assert_eq!(error.error_code, ErrorCode::AgentError, "a later error never hides the first");
-        assert!(error.details["instead"][0]["error_code"].is_string());
+        assert!(error.details["tries"][0]["error_code"].is_string());
         assert_eq!(world.calls.len(), 2, "the rung is asked once");
     }
     let text = step("error = \"lighter\"").replacen("agent = \"a\"", "agent = \"a\"\noptional = true", 1);

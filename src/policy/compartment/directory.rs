@@ -1,0 +1,251 @@
+//! Which counts a caller's feature and tenant have. Features are known from the start; tenants and cells are counted once they call, in
+//! a bounded number. Names that are not known are refused, or counted together, as configured; never unlimited and never a compartment
+//! of their own by accident.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    line::LineId,
+    needs::{CountId, Needs, Seat},
+    pool::Pool,
+    settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownFeature, UnknownTenant},
+};
+use crate::{
+    model::name::Name,
+    policy::bulkhead::{Bulkhead, Member, NO_MEMBER},
+};
+
+/// The name under which tenants that are not known are counted together.
+const SHARED_TENANT: &str = "other";
+/// The line of calls without a feature.
+const LINE_OF_NO_FEATURE: u32 = 1;
+/// The line of the feature at place 0.
+const LINE_OF_FIRST_FEATURE: u32 = 2;
+/// The line of steps of runs.
+pub const LINE_OF_STEPS: LineId = LineId(0);
+
+/// A feature or tenant that may not call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Stranger {
+    /// The feature is not known.
+    #[error("this feature is not known")]
+    Feature,
+    /// A feature must be named.
+    #[error("a feature must be named")]
+    NoFeature,
+    /// The tenant is not known.
+    #[error("this tenant is not known")]
+    Tenant,
+    /// A tenant must be named.
+    #[error("a tenant must be named")]
+    NoTenant,
+    /// More tenants are busy at once than are counted.
+    #[error("too many tenants are busy at once")]
+    TooManyTenants,
+}
+
+/// Where a caller's feature and tenant stand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// The feature's place; [`NO_MEMBER`] without one.
+    pub feature: u16,
+    /// A slot of each of its counts.
+    pub needs: Needs,
+    /// How long its calls may wait in line.
+    pub max_wait: Duration,
+    /// In which line, and how many may stand there.
+    pub line: (LineId, u32),
+}
+
+#[derive(Debug)]
+struct Feature {
+    settings: FeatureSettings,
+    count: Option<CountId>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    tier: usize,
+    count: Option<CountId>,
+    /// Features' places and counts.
+    cells: Vec<(u16, CountId)>,
+}
+
+/// The features and tenants of one runtime.
+#[derive(Debug, Default)]
+pub struct Directory {
+    features: Vec<Feature>,
+    feature_places: HashMap<Name, u16>,
+    usual_feature: Option<u16>,
+    tiers: Vec<TierSettings>,
+    known_tenants: HashMap<Name, usize>,
+    unknown_tenant: Option<(UnknownTenant, usize)>,
+    tenants: HashMap<Arc<str>, Tenant>,
+    /// Whose turn it is to make room; each counted tenant once.
+    turns: VecDeque<Arc<str>>,
+    tenants_max: usize,
+}
+
+impl Directory {
+    /// Adds the counts of the features to `pool`. Settings that name what is not there were refused before.
+    pub fn new<T>(settings: &CompartmentSettings, pool: &mut Pool<T>) -> Self {
+        let mut directory = Self { tenants_max: settings.tenants_max as usize, ..Self::default() };
+        for (place, feature) in settings.features.iter().enumerate() {
+            // proof of no loss: there are at most 1,000 features.
+            directory.feature_places.insert(feature.name.clone(), u16::try_from(place).unwrap_or(NO_MEMBER));
+            let name = || format!("feature:{}", feature.name).into();
+            let count = feature.slots.map(|slots| pool.add(name(), Bulkhead::single(slots)));
+            directory.features.push(Feature { settings: feature.clone(), count });
+        }
+        directory.usual_feature = match &settings.unknown_feature {
+            UnknownFeature::Refused => None,
+            UnknownFeature::Is(name) => directory.feature_places.get(name).copied(),
+        };
+        directory.tiers.clone_from(&settings.tiers);
+        let tier_of = |name: &Name| settings.tiers.iter().position(|tier| tier.name == *name);
+        for tenant in &settings.tenants {
+            if let Some(tier) = tier_of(&tenant.tier) {
+                directory.known_tenants.insert(tenant.name.clone(), tier);
+            }
+        }
+        directory.unknown_tenant = match &settings.unknown_tenant {
+            UnknownTenant::Refused => None,
+            unknown @ (UnknownTenant::Shared(tier) | UnknownTenant::Own(tier)) => {
+                tier_of(tier).map(|tier| (unknown.clone(), tier))
+            }
+        };
+        directory
+    }
+
+    /// How many tenants are counted now.
+    pub fn tenants_counted(&self) -> usize {
+        self.tenants.len()
+    }
+
+    /// Features with their counts.
+    pub fn features(&self) -> impl Iterator<Item = (&Name, Option<CountId>)> {
+        self.features.iter().map(|feature| (&feature.settings.name, feature.count))
+    }
+
+    /// What a provider of this name and so many slots keeps for each feature.
+    pub fn guaranteed_of(&self, provider: &Name) -> Vec<u32> {
+        let of = |feature: &Feature| {
+            let named = feature.settings.guaranteed.iter().find(|(name, _)| name == provider);
+            named.map_or(0, |(_, slots)| *slots)
+        };
+        let shares: Vec<u32> = self.features.iter().map(of).collect();
+        if shares.iter().all(|share| *share == 0) { Vec::new() } else { shares }
+    }
+
+    /// Where a call for this feature and tenant stands.
+    pub fn place<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        feature: Option<&str>,
+        tenant: Option<&str>,
+        class: u16,
+    ) -> Result<Place, Stranger> {
+        let feature = self.feature(feature)?;
+        let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
+        let seat = |count: CountId| Seat { count, member };
+        let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
+        let own = of_feature.and_then(|feature| feature.count);
+        let mut waits = of_feature.map(|feature| feature.settings.max_wait);
+        let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
+        let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
+        let mut needs = Needs::of(own.map(seat));
+        if !self.tiers.is_empty() {
+            let (tenant, cell, tier_wait) = self.tenant(pool, tenant, feature)?;
+            needs = needs.and(Needs::of(tenant.into_iter().chain(cell).map(seat)));
+            waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
+        }
+        let max_wait = waits.unwrap_or(Duration::ZERO);
+        Ok(Place { feature: member.feature, needs, max_wait, line: (LineId(line), line_max) })
+    }
+
+    fn feature(&self, name: Option<&str>) -> Result<Option<u16>, Stranger> {
+        if self.features.is_empty() {
+            return Ok(None);
+        }
+        let known = name.and_then(|name| self.feature_places.get(name).copied());
+        match (known.or(self.usual_feature), name) {
+            (Some(place), _) => Ok(Some(place)),
+            (None, Some(_)) => Err(Stranger::Feature),
+            (None, None) => Err(Stranger::NoFeature),
+        }
+    }
+
+    /// The counts of a tenant and of its cell for the feature, and how long its calls may wait.
+    fn tenant<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        name: Option<&str>,
+        feature: Option<u16>,
+    ) -> Result<(Option<CountId>, Option<CountId>, Duration), Stranger> {
+        let known = name.and_then(|name| self.known_tenants.get(name).copied());
+        let (name, tier) = match (known, name, &self.unknown_tenant) {
+            (Some(tier), Some(name), _) => (name, tier),
+            (_, Some(name), Some((UnknownTenant::Own(_), tier))) => (name, *tier),
+            (_, _, Some((_, tier))) => (SHARED_TENANT, *tier),
+            (_, Some(_), None) => return Err(Stranger::Tenant),
+            (_, None, None) => return Err(Stranger::NoTenant),
+        };
+        let ratio = feature.and_then(|place| self.features.get(usize::from(place))?.settings.ratio);
+        let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
+        let max_wait = settings.max_wait;
+        if !self.tenants.contains_key(name) {
+            if self.tenants.len() >= self.tenants_max && !forget_idle(&mut self.tenants, &mut self.turns, pool) {
+                return Err(Stranger::TooManyTenants);
+            }
+            let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
+            let key: Arc<str> = name.into();
+            self.turns.push_back(Arc::clone(&key));
+            self.tenants.insert(key, Tenant { tier, count, cells: Vec::new() });
+        }
+        let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
+        let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
+            (Some(feature), Some(slots)) => match tenant.cells.iter().find(|(of, _)| *of == feature) {
+                Some((_, cell)) => Some(*cell),
+                None => {
+                    let of = self.features.get(usize::from(feature)).map_or("", |of| of.settings.name.as_str());
+                    let cell = pool.add(format!("cell:{of}/{name}").into(), Bulkhead::single(slots));
+                    tenant.cells.push((feature, cell));
+                    Some(cell)
+                }
+            },
+            _ => None,
+        };
+        Ok((tenant.count, cell, max_wait))
+    }
+
+    /// The tier of a tenant that is counted, by name.
+    pub fn tier_of(&self, tenant: &str) -> Option<&TierSettings> {
+        self.tenants.get(tenant).and_then(|tenant| self.tiers.get(tenant.tier))
+    }
+}
+
+/// Tenants that are looked at when one is to make room: this many at a time, so that a crowd of new names costs each of them little.
+const LOOKED_AT: usize = 64;
+
+/// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if there was none.
+fn forget_idle<T>(tenants: &mut HashMap<Arc<str>, Tenant>, turns: &mut VecDeque<Arc<str>>, pool: &mut Pool<T>) -> bool {
+    let before = tenants.len();
+    for _ in 0..LOOKED_AT.min(turns.len()) {
+        let Some(name) = turns.pop_front() else { break };
+        let Some(tenant) = tenants.get(&name) else { continue };
+        let counts: Vec<CountId> = tenant.count.into_iter().chain(tenant.cells.iter().map(|(_, cell)| *cell)).collect();
+        if counts.iter().any(|count| !pool.is_idle(*count)) {
+            turns.push_back(name);
+            continue;
+        }
+        for count in counts {
+            pool.remove(count);
+        }
+        tenants.remove(&name);
+    }
+    tenants.len() < before
+}

@@ -1,0 +1,9 @@
+//! Compartments: what a call needs of several counts of slots at once, and the line of those who lack one.
+
+pub mod directory;
+pub mod line;
+pub mod needs;
+pub mod pool;
+pub mod settings;
+#[cfg(test)]
+mod tests;

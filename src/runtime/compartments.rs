@@ -1,0 +1,387 @@
+//! All slots of a runtime behind one short lock: what callers take and give back, and who waits for it. What is taken is a value; its
+//! drop gives back exactly what was taken, exactly once, and hands it to those who wait, in the same step.
+
+use std::sync::{Arc, Mutex};
+
+use metrics::Gauge;
+use tokio::sync::oneshot;
+
+use super::{
+    core::{AgentCore, Shared, lock},
+    metric,
+    orchestrator::OrchestratorMessage,
+    run_cell::RunCell,
+};
+use crate::{
+    model::clock::Timestamp,
+    policy::{
+        bulkhead::{Bulkhead, Full, Member, NO_MEMBER},
+        compartment::{
+            directory::{Directory, Place, Stranger},
+            line::{LineFull, LineId, Order, Ticket},
+            needs::{CountId, Needs, Seat},
+            pool::{Granted, Joined, Pool},
+            settings::{ClassSettings, CompartmentSettings},
+        },
+    },
+    workflow::plan::action::StepKey,
+};
+
+/// The slots, and who waits for them.
+pub(crate) struct Compartments {
+    /// Written by callers, by whoever gives something back, and by the orchestrator.
+    state: Mutex<State>,
+    classes: ClassSettings,
+    /// What features have taken, by their place.
+    feature_gauges: Vec<Gauge>,
+}
+
+struct State {
+    pool: Pool<Waiter>,
+    directory: Directory,
+}
+
+/// Who waits in the line.
+pub(crate) enum Waiter {
+    /// A caller, in its own task.
+    Call(oneshot::Sender<Served>),
+    /// A step of a run. It is asked for by the orchestrator.
+    Step(Arc<RunCell>, StepKey),
+}
+
+/// What one who waited is given: everything, on one of its ways.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Which of its ways.
+    pub(crate) way: usize,
+    /// What was taken.
+    pub(crate) seats: Seats,
+}
+
+/// Slots that were taken together.
+pub(crate) struct Seats {
+    shared: Arc<Shared>,
+    needs: Needs,
+    taken: Timestamp,
+    /// The call that they were taken for has not begun: nothing is learnt from how long they were held.
+    unused: bool,
+}
+
+/// Why a caller got no slot.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum NoSeats {
+    /// A count is full.
+    Full { count: Arc<str>, full: Full, reach: Reach },
+    /// It may not call at all.
+    Stranger(Stranger),
+}
+
+/// Whom a full count concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// The call, whatever its target.
+    Call,
+    /// One target: another one may have room.
+    Target,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub(crate) feature: Option<&'a str>,
+    pub(crate) tenant: Option<&'a str>,
+    pub(crate) class: Option<&'a str>,
+}
+
+impl std::fmt::Debug for Waiter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Call(_) => formatter.write_str("Call"),
+            Self::Step(run, key) => formatter.debug_tuple("Step").field(&run.id).field(key).finish(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Seats {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Seats").field("needs", &self.needs).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        if !self.needs.is_empty() {
+            self.shared.compartments.give_back(&self.shared, &self.needs, self.taken, self.unused);
+        }
+    }
+}
+
+impl Seats {
+    /// The call begins: from now on it counts how long they are held.
+    pub(crate) fn begin(&mut self) {
+        self.unused = false;
+    }
+
+    /// Those of the target apart from those of the call as a whole.
+    pub(crate) fn split(mut self, target: &Needs) -> (Self, Self) {
+        let is_of_target = |seat: &Seat| target.iter().any(|of_target| of_target.count == seat.count);
+        let of_target = Needs::of(self.needs.iter().filter(is_of_target));
+        let of_call = Needs::of(self.needs.iter().filter(|seat| !is_of_target(seat)));
+        // What is left here is nothing, so the drop of this value gives nothing back.
+        self.needs = Needs::default();
+        let part = |needs| Self { shared: Arc::clone(&self.shared), needs, taken: self.taken, unused: self.unused };
+        (part(of_target), part(of_call))
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// When they were taken.
+    pub(crate) fn taken(&self) -> Timestamp {
+        self.taken
+    }
+}
+
+/// Puts the counts together while a runtime is built.
+pub(crate) struct CompartmentsBuilder {
+    pool: Pool<Waiter>,
+    pub(crate) directory: Directory,
+    classes: ClassSettings,
+}
+
+impl CompartmentsBuilder {
+    pub(crate) fn new(settings: &CompartmentSettings) -> Self {
+        let mut pool = Pool::default();
+        let directory = Directory::new(settings, &mut pool);
+        Self { pool, directory, classes: settings.classes.clone() }
+    }
+
+    /// Adds the count of an agent or provider.
+    pub(crate) fn add(&mut self, name: Arc<str>, slots: Bulkhead) -> CountId {
+        self.pool.add(name, slots)
+    }
+
+    pub(crate) fn classes(&self) -> &ClassSettings {
+        &self.classes
+    }
+
+    pub(crate) fn build(self) -> Compartments {
+        let Self { pool, directory, classes } = self;
+        let gauge = |(name, count): (&crate::model::name::Name, Option<CountId>)| {
+            let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
+            metric::set(
+                metric::FEATURE_SLOTS,
+                labels(),
+                count.map_or(f64::INFINITY, |count| f64::from(pool.cap(count))),
+            );
+            metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels())
+        };
+        let feature_gauges = directory.features().map(gauge).collect();
+        Compartments { state: Mutex::new(State { pool, directory }), classes, feature_gauges }
+    }
+}
+
+impl Compartments {
+    /// The place of a class, the highest first.
+    pub(crate) fn class(&self, class: Option<&str>) -> u16 {
+        self.classes.place(class)
+    }
+
+    /// Takes what a call needs at this target, all or nothing. A call that has its own already takes only what the target adds.
+    pub(crate) fn take(
+        &self,
+        shared: &Arc<Shared>,
+        agent: &AgentCore,
+        asking: Asking<'_>,
+        (part, now): (Part, Timestamp),
+    ) -> Result<Seats, NoSeats> {
+        let class = self.class(asking.class);
+        let chance = shared.chance.fork(agent.index as u64);
+        let mut state = lock(&self.state);
+        let State { pool, directory } = &mut *state;
+        let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
+        let needs = needs_of(agent, &place, class, part);
+        match pool.try_take(&needs, now, chance) {
+            Ok(()) => {
+                self.show(pool, &place);
+                drop(state);
+                Ok(Seats { shared: Arc::clone(shared), needs, taken: now, unused: true })
+            }
+            Err(lacks) => {
+                let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
+                Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach })
+            }
+        }
+    }
+
+    /// Lines a caller up for any of these targets; or the slots, if there are some by now.
+    pub(crate) fn line_up(
+        &self,
+        shared: &Arc<Shared>,
+        targets: &[Arc<AgentCore>],
+        asking: Asking<'_>,
+        who: Lining,
+        now: Timestamp,
+    ) -> Result<LinedUp, NoPlace> {
+        let class = self.class(asking.class);
+        let mut state = lock(&self.state);
+        let State { pool, directory } = &mut *state;
+        let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?;
+        let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
+        let (line, since, number) = match &who {
+            Lining::Call(_) => (place.line, now, shared.next_call()),
+            Lining::Step { run, line, .. } => (*line, run.since, run.number),
+        };
+        let waiter = match who {
+            Lining::Call(served) => Waiter::Call(served),
+            Lining::Step { run, key, .. } => Waiter::Step(run, key),
+        };
+        let joined = pool.join(Order { class, since, number }, line, ways, waiter, now).map_err(NoPlace::Full)?;
+        self.show_line(pool);
+        drop(state);
+        Ok(match joined {
+            Joined::Waits(ticket) => LinedUp::Waits(ticket),
+            Joined::Granted(granted) => LinedUp::Served(served(shared, &granted)),
+        })
+    }
+
+    /// How long a call of this feature and tenant may wait in line.
+    pub(crate) fn max_wait(&self, asking: Asking<'_>) -> std::time::Duration {
+        let class = self.class(asking.class);
+        let mut state = lock(&self.state);
+        let State { pool, directory } = &mut *state;
+        directory
+            .place(pool, asking.feature, asking.tenant, class)
+            .map_or(std::time::Duration::ZERO, |place| place.max_wait)
+    }
+
+    /// Leaves the line; false if it was served meanwhile or never stood there.
+    pub(crate) fn leave(&self, ticket: Ticket) -> bool {
+        let mut state = lock(&self.state);
+        let left = state.pool.leave(ticket);
+        self.show_line(&state.pool);
+        drop(state);
+        // The waiter is freed where nobody waits for the lock.
+        left.is_some()
+    }
+
+    /// Whether it still stands in the line.
+    pub(crate) fn is_waiting(&self, ticket: Ticket) -> bool {
+        lock(&self.state).pool.is_waiting(ticket)
+    }
+
+    pub(crate) fn in_flight(&self, count: CountId) -> u32 {
+        lock(&self.state).pool.in_flight(count)
+    }
+
+    pub(crate) fn cap(&self, count: CountId) -> u32 {
+        lock(&self.state).pool.cap(count)
+    }
+
+    fn give_back(&self, shared: &Arc<Shared>, needs: &Needs, taken: Timestamp, unused: bool) {
+        let now = shared.now();
+        let mut state = lock(&self.state);
+        let pool = &mut state.pool;
+        let granted = if unused { pool.undo(needs, taken, now) } else { pool.give_back(needs, taken, now) };
+        for seat in needs.iter() {
+            self.show_feature(pool, seat);
+        }
+        if !granted.is_empty() {
+            self.show_line(pool);
+        }
+        drop(state);
+        for granted in granted {
+            deliver(shared, granted);
+        }
+    }
+
+    fn show(&self, pool: &Pool<Waiter>, place: &Place) {
+        for seat in place.needs.iter() {
+            self.show_feature(pool, seat);
+        }
+    }
+
+    /// The gauge of the feature whose own count this is.
+    fn show_feature(&self, pool: &Pool<Waiter>, seat: Seat) {
+        if let Some(gauge) = self.feature_gauges.get(usize::from(seat.member.feature))
+            && pool.name(seat.count).starts_with("feature:")
+        {
+            gauge.set(f64::from(pool.in_flight(seat.count)));
+        }
+    }
+
+    fn show_line(&self, pool: &Pool<Waiter>) {
+        metric::set(metric::LINE_LENGTH, Vec::new(), pool.waiting() as f64);
+    }
+}
+
+/// What of a call's slots is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All of them.
+    Everything,
+    /// Those that this target adds to what the call has.
+    Target,
+}
+
+/// Who wants to line up.
+pub(crate) enum Lining {
+    /// A caller; what it gets is sent there.
+    Call(oneshot::Sender<Served>),
+    /// A step of a run.
+    Step { run: Arc<RunCell>, key: StepKey, line: (LineId, u32) },
+}
+
+/// What became of it.
+pub(crate) enum LinedUp {
+    /// It waits.
+    Waits(Ticket),
+    /// There was a slot meanwhile.
+    Served(Served),
+}
+
+/// Why somebody could not line up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// The line is full.
+    Full(LineFull),
+    /// It may not call at all.
+    Stranger(Stranger),
+}
+
+/// A target's slots first (its provider's), then those of the call: the agent's, the feature's, the tenant's, the cell's.
+fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part) -> Needs {
+    let target = target_needs(agent, place.feature, class);
+    if part == Part::Target {
+        return target;
+    }
+    let own = Member { agent: NO_MEMBER, feature: place.feature, class };
+    target.and(Needs::of([Seat { count: agent.common.count, member: own }])).and(place.needs)
+}
+
+fn target_needs(agent: &AgentCore, feature: u16, class: u16) -> Needs {
+    let member = Member { agent: agent.member, feature, class };
+    Needs::of(agent.provider.count.map(|count| Seat { count, member }))
+}
+
+/// The slots that a target adds to those of its call.
+pub(crate) fn is_of_target(agent: &AgentCore) -> Needs {
+    target_needs(agent, NO_MEMBER, NO_MEMBER)
+}
+
+fn served(shared: &Arc<Shared>, granted: &Granted<Waiter>) -> Served {
+    let seats = Seats { shared: Arc::clone(shared), needs: granted.needs, taken: granted.taken, unused: true };
+    Served { way: granted.way, seats }
+}
+
+/// Tells one who waited. Whoever has left meanwhile drops what it gets, and the next one is served.
+fn deliver(shared: &Arc<Shared>, granted: Granted<Waiter>) {
+    let served = served(shared, &granted);
+    match granted.who {
+        Waiter::Call(caller) => drop(caller.send(served)),
+        Waiter::Step(run, key) => {
+            shared.orchestrator.cast(OrchestratorMessage::Served { run, key, served: Box::new(served) });
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A caller in the line: where one is configured, a call that lacks only a slot waits for it, in its own task. It holds nothing while it
+//! waits; deadline, stop and gates are asked again when it is served. Leaving costs nothing.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::{
+    call::CallContext,
+    compartments::{LinedUp, Lining, NoPlace, Served},
+    core::{AgentCore, Shared},
+    fallback::Admitted,
+    handle::AgentHandle,
+    parked::ParkedAt,
+    refusal::Refusal,
+};
+use crate::policy::{breaker::state::GateView, compartment::line::Ticket};
+
+/// A place in the line. Dropping it leaves the line.
+struct Standing<'a> {
+    shared: &'a Shared,
+    ticket: Ticket,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        self.shared.compartments.leave(self.ticket);
+    }
+}
+
+impl AgentHandle {
+    /// Waits for the slot that `refusal` found missing, as long as feature, tier and deadline allow; what was refused otherwise stays so.
+    pub(crate) async fn line_up(&self, context: &CallContext, refusal: Refusal) -> Result<Admitted, Refusal> {
+        if !refusal.is_full() {
+            return Err(refusal);
+        }
+        let shared = &self.shared;
+        let now = shared.now();
+        let left = context.deadline.map(|deadline| deadline.since(now));
+        let allowed = shared.compartments.max_wait(context.asking());
+        let wait = left.map_or(allowed, |left| left.min(allowed));
+        if wait.is_zero() {
+            return Err(refusal);
+        }
+        let targets = self.targets_in_line();
+        let (sender, mut served) = oneshot::channel();
+        let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
+        let ticket = match lined {
+            Ok(LinedUp::Served(served)) => return self.served(context, &targets, served),
+            Ok(LinedUp::Waits(ticket)) => ticket,
+            Err(NoPlace::Full(_)) => return Err(refusal),
+            Err(NoPlace::Stranger(stranger)) => return Err(Refusal::Stranger { stranger }),
+        };
+        let standing = Standing { shared, ticket };
+        let end = tokio::select! {
+            biased;
+            served = &mut served => Some(served.ok()),
+            () = shared.stopping.cancelled() => None,
+            () = tokio::time::sleep(wait) => Some(None),
+        };
+        drop(standing);
+        match end {
+            Some(Some(served)) => self.served(context, &targets, served),
+            None => Err(Refusal::ShuttingDown),
+            // Served between the end of its patience and its leaving: what is there is used.
+            Some(None) => match served.try_recv() {
+                Ok(served) => self.served(context, &targets, served),
+                Err(_) if left.is_some_and(|left| left <= wait) => Err(Refusal::Deadline),
+                Err(_) => Err(refusal),
+            },
+        }
+    }
+
+    /// The targets that would take a call if they had a slot; all of them if none would.
+    pub(crate) fn targets_in_line(&self) -> Vec<Arc<AgentCore>> {
+        let all = self.shared.targets_of(&self.agent);
+        let is_open = |core: &&Arc<AgentCore>| !matches!(self.at(Arc::clone(core)).look(), GateView::Refuse(_));
+        let open: Vec<Arc<AgentCore>> = all.iter().filter(is_open).map(Arc::clone).collect();
+        if open.is_empty() { all } else { open }
+    }
+
+    fn served(&self, context: &CallContext, targets: &[Arc<AgentCore>], served: Served) -> Result<Admitted, Refusal> {
+        let Served { way, seats } = served;
+        // proof: a way is one of the targets that were lined up for.
+        let target = targets.get(way).unwrap_or(&self.agent);
+        self.admit_served(context, &ParkedAt::default(), target, seats)
+    }
+}
