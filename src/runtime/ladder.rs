@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     call::{CallError, CallReply, CallRequest, Degraded, LadderUse, Try},
@@ -13,6 +13,8 @@ use super::{
     handle::AgentHandle,
     ladders::{CallLadder, Notice},
     metric,
+    relay::Relay,
+    token_count::TokenCounter,
 };
 use crate::{
     model::{
@@ -22,7 +24,7 @@ use crate::{
     },
     policy::{
         fallback::{Content, Elsewhere},
-        ladder::{Ended, Failure, Fault, LighterTarget, Rung, Step, Unfit, failure_of, fits_context},
+        ladder::{Ended, Failure, Fault, LighterTarget, Rung, Step, Unfit, failure_of},
     },
 };
 
@@ -168,19 +170,17 @@ impl Descent {
         if self.request.relay.is_some() && !agent.backend.relays() {
             return Some(Unfit::NotThere);
         }
-        if target.context_tokens.is_some() && !fits_context(self.tokens(), target.context_tokens) {
-            return Some(Unfit::ContextTooSmall);
-        }
-        None
+        target.unfit(target.context_tokens.and_then(|_| self.tokens()))
     }
 
-    /// About so many tokens the request has.
+    /// About so many tokens the request has; pictures and other bytes in it are not counted.
     fn tokens(&self) -> Option<u64> {
-        let bytes = match &self.request.relay {
-            Some(relay) => relay.body.as_str().len(),
-            None => self.request.input.to_string().len(),
-        };
-        Some(bytes as u64 / BYTES_PER_TOKEN)
+        let read = |relay: &Relay| serde_json::from_str::<Value>(relay.body.as_str()).ok();
+        let of_relay = self.request.relay.as_ref().map(read);
+        match of_relay {
+            Some(body) => body.as_ref().map(tokens_of),
+            None => Some(tokens_of(&self.request.input)),
+        }
     }
 
     async fn ask(&self, target: &LighterTarget) -> Result<CallReply, CallError> {
@@ -206,8 +206,17 @@ impl Descent {
     }
 }
 
-/// JSON of natural language has about so many bytes a token; fewer in Korean, so this rather counts too many.
-const BYTES_PER_TOKEN: u64 = 3;
+fn tokens_of(value: &Value) -> u64 {
+    match value {
+        Value::String(text) if text.starts_with("data:") => 0,
+        Value::String(text) => TokenCounter::Letters.count(text),
+        Value::Array(items) => items.iter().map(tokens_of).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, field)| TokenCounter::Letters.count(key) + tokens_of(field)).sum()
+        }
+        Value::Number(_) | Value::Bool(_) | Value::Null => 1,
+    }
+}
 
 /// What an error says of its call to the table of failures.
 fn ended(error: &CallError) -> Ended {
@@ -289,7 +298,7 @@ impl Story {
     }
 
     /// The stated value answers.
-    fn replaced(self, output: serde_json::Value) -> CallReply {
+    fn replaced(self, output: Value) -> CallReply {
         let shared = &self.front.shared;
         let call_id = self.first.call_id.clone().unwrap_or_else(|| shared.call_id(shared.now()));
         CallReply {

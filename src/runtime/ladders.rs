@@ -106,6 +106,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::ladder::Effect;
 
     fn name(text: &str) -> Name {
         Name::try_new(text).unwrap()
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_features_rungs_stand_instead_of_the_agents() {
         let rungs = |rungs: &[Rung]| rungs.iter().copied().map(RungRule::of).collect::<Vec<_>>();
-        let small = LighterTarget { agent: name("small"), context_tokens: None };
+        let small = LighterTarget { agent: name("small"), context_tokens: None, effect: Effect::None };
         let own = LadderSettings {
             rungs: rungs(&[Rung::Lighter, Rung::Default]),
             lighter: vec![small.clone()],
