@@ -8,18 +8,21 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::name::Name;
+use crate::{model::name::Name, runtime::ladders::Ladders};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
     capture::{CaptureTable, read_capture},
+    deferred::{DeferredTable, read_deferred},
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
+    ladder::{named_in_ladders, read_feature_ladders},
     layers::{merge, merge_environment, merge_flags},
+    lighter::settle_ladders,
     node::{Layer, Node, Table, Value, key_path, parse_file},
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
@@ -36,10 +39,11 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 13] = [
     "agents",
     "capture",
     "defaults",
+    "deferred",
     "files",
     "journal",
     "keys",
@@ -51,13 +55,12 @@ const TABLES: [&str; 12] = [
     "serve",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 18] = [
+const LATER: [&str; 17] = [
     "adaptive",
     "budgets",
     "callers",
     "cluster",
     "features",
-    "ladders",
     "lines",
     "logs",
     "metrics",
@@ -124,6 +127,10 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// What refused and failed calls try next.
+    pub ladders: Ladders,
+    /// How calls are put off.
+    pub deferred: DeferredTable,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
     explained: Vec<ExplainRow>,
@@ -162,6 +169,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let journal = read_journal(&mut reader);
     let files = read_files(&mut reader);
     let capture = read_capture(&mut reader);
+    let deferred = read_deferred(&mut reader, sources.folder);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
     reader.finish(&LATER);
@@ -172,6 +180,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let providers = read_providers(providers, defaults, sources.folder, &mut report);
     let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
     let mut agents = found.read_agents(agents, &mut report);
+    let of_features = read_feature_ladders(&root, &mut report);
+    let ladders = settle_ladders(&mut agents, of_features, &found.providers, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
@@ -191,6 +201,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        ladders,
+        deferred,
         keys,
         instances,
         warnings,
@@ -291,6 +303,8 @@ impl Found<'_> {
             Wanted::All => wanted.extend(table.keys().map(String::as_str)),
             Wanted::Named(names) => wanted.extend(names.iter().chain(&guaranteed).map(Name::as_str)),
         }
+        let in_ladders = named_in_ladders(table);
+        wanted.extend(in_ladders.iter().map(String::as_str));
         let mut agents = Vec::new();
         refuse_crowd("agents", table, report);
         for (key, node) in table.iter().take(ENTRIES_MAX) {

@@ -26,4 +26,5 @@ pub mod template;
 #[cfg(test)]
 pub(crate) mod test_attempt;
 pub mod usage;
+pub mod webhook;
 pub mod wire;
