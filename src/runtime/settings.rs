@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use crate::{
     model::name::Name,
-    policy::{breaker::settings::BreakerSettings, fallback::Rank, retry_settings::RetrySettings, slow::SlowBy},
+    policy::{
+        breaker::settings::BreakerSettings, compartment::settings::Rates, fallback::Rank,
+        retry_settings::RetrySettings, slow::SlowBy,
+    },
 };
 
 /// The most slots an agent or provider can have.
@@ -21,6 +24,8 @@ pub struct ProviderSettings {
     pub slots: Option<u32>,
     /// The share of those slots that each agent is guaranteed, by agent; agents not named get `slots / agents`, at least 1.
     pub guaranteed: Vec<(Name, u32)>,
+    /// What may be used of it in a minute.
+    pub rates: Rates,
     /// The breaker of the provider as a whole.
     pub breaker: BreakerSettings,
     /// The name of the key that calls are made with, if there is one; its breaker is `key:<provider>/<name>`.
@@ -54,7 +59,14 @@ pub struct RestartSettings {
 impl ProviderSettings {
     /// A provider without key and without slots of its own, with the breaker of the documentation.
     pub fn new(name: Name) -> Self {
-        Self { name, slots: None, guaranteed: Vec::new(), breaker: BreakerSettings::provider_default(), key: None }
+        Self {
+            name,
+            slots: None,
+            guaranteed: Vec::new(),
+            rates: Rates::default(),
+            breaker: BreakerSettings::provider_default(),
+            key: None,
+        }
     }
 }
 

@@ -8,12 +8,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::{model::name::Name, runtime::ladders::Ladders};
+use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings, runtime::ladders::Ladders};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
     capture::{CaptureTable, read_capture},
+    compartment_rules::check_compartments,
+    compartments::read_compartments,
     deferred::{DeferredTable, read_deferred},
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
@@ -24,6 +26,7 @@ use super::{
     layers::{merge, merge_environment, merge_flags},
     lighter::settle_ladders,
     node::{Layer, Node, Table, Value, key_path, parse_file},
+    priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
@@ -39,41 +42,29 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 18] = [
     "agents",
     "capture",
+    "compartments",
     "defaults",
     "deferred",
+    "features",
     "files",
     "journal",
     "keys",
     "limits",
     "node",
     "places",
+    "priorities",
     "providers",
     "run",
     "serve",
-];
-/// Tables that later versions know.
-const LATER: [&str; 17] = [
-    "adaptive",
-    "budgets",
-    "callers",
-    "cluster",
-    "features",
-    "lines",
-    "logs",
-    "metrics",
-    "priorities",
-    "priority",
-    "prices",
-    "quotas",
-    "rollout",
     "tenants",
     "tiers",
-    "volume_guard",
-    "ratios",
 ];
+/// Tables that later versions know.
+const LATER: [&str; 10] =
+    ["adaptive", "callers", "cluster", "logs", "metrics", "priority", "prices", "quotas", "rollout", "volume_guard"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -131,6 +122,8 @@ pub struct Settings {
     pub ladders: Ladders,
     /// How calls are put off.
     pub deferred: DeferredTable,
+    /// Who is counted as whom, and how much each may take.
+    pub compartments: CompartmentSettings,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
     explained: Vec<ExplainRow>,
@@ -172,6 +165,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let deferred = read_deferred(&mut reader, sources.folder);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
+    let mut compartments = read_compartments(&mut reader);
+    (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
     check_keys(&keys, &keys_place, &mut report.problems);
@@ -185,6 +180,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
@@ -203,6 +199,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         capture,
         ladders,
         deferred,
+        compartments,
         keys,
         instances,
         warnings,

@@ -10,6 +10,7 @@ use crate::{
 
 use super::{
     breaker::read_breaker,
+    compartments::read_rates,
     endpoint::{
         Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_base_url_or, read_headers,
         read_paths, read_query,
@@ -26,18 +27,7 @@ use super::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keys of providers that later versions know.
-const LATER: [&str; 10] = [
-    "keys",
-    "max_wait",
-    "prewarm",
-    "price",
-    "prices",
-    "region",
-    "regions",
-    "requests_per_minute",
-    "targets",
-    "tokens_per_minute",
-];
+const LATER: [&str; 8] = ["keys", "max_wait", "prewarm", "price", "prices", "region", "regions", "targets"];
 
 /// Keys that only mean something over a network.
 const NETWORK_KEYS: [&str; 14] = [
@@ -211,6 +201,7 @@ pub(super) fn read_provider(
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
+    let rates = read_rates(&mut reader);
     let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
@@ -231,7 +222,7 @@ pub(super) fn read_provider(
     let endpoint = backend.as_ref().and_then(ProviderBackend::endpoint);
     let key = endpoint.and_then(|endpoint| endpoint.api_key.as_ref());
     let key = key.and_then(|source| Name::try_new(&key_name(source)).ok());
-    let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
+    let settings = ProviderSettings { name, slots, guaranteed, rates, breaker, key };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
     ReadProvider {

@@ -741,8 +741,6 @@ fn each_slip_is_named() {
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
         (breaker("probe = 'health'"), "agents.draft.breaker.probe = \"health\": is not built yet; built: off"),
-        ("[features.chat]\n\nslots = 20".to_owned(), "features.chat.slots = 20: is not built yet"),
-        ("[tiers.free]\n\nmax_wait = '2s'".to_owned(), "tiers.free.max_wait = \"2s\": is not built yet"),
         ("[volume_guard]\n\ncalls_per_hour = 0".to_owned(), "volume_guard.calls_per_hour = 0: is not built yet"),
         // The rest.
         ("[run]\n\ndeadlin = '1m'".to_owned(), "run.deadlin = \"1m\": unknown key, did you mean `deadline`?"),
@@ -897,7 +895,7 @@ fn absurd_configurations_of_the_case_collection() {
         ("c07.toml", "c07.toml:8: agents.draft.breaker.open = \"-1s\": "),
         ("c08.toml", "c08.toml:8: agents.draft.breaker.trials = 0: "),
         ("c10.toml", "c10.toml:6: agents.draft.slots = -1: "),
-        ("c11.toml", "c11.toml:8: features.chat.tokens_per_minute = 0: is not built yet"),
+        ("c11.toml", "c11.toml:8: features.chat.tokens_per_minute = 0: must be a whole number from 1"),
         ("c12.toml", "c12.toml:9: agents.draft.breaker.slow_call = \"61s\": "),
         ("c13.toml", "c13.toml:8: agents.draft.breaker.open = \"1e30s\": "),
         ("c14.toml", "c14.toml:8: agents.draft.breaker.failure_share = 50: "),

@@ -179,13 +179,8 @@ pub fn name(text: &str) -> Name {
 
 /// A provider without slots of its own.
 pub fn provider(of: &str) -> ProviderSettings {
-    ProviderSettings {
-        name: name(of),
-        slots: None,
-        guaranteed: Vec::new(),
-        breaker: BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() },
-        key: None,
-    }
+    let breaker = BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() };
+    ProviderSettings { breaker, ..ProviderSettings::new(name(of)) }
 }
 
 /// An agent on `provider` with the defaults of the documentation, but for jitter and retries: none.

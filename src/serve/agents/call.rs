@@ -40,6 +40,7 @@ const DELTAS_MAX: usize = 64;
 
 /// A call.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CallBody {
     /// The agent's input.
     #[schema(value_type = Object)]
@@ -55,8 +56,10 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Calls an agent through all its guards. With `Accept: text/event-stream` pieces come as they are made.
 #[utoipa::path(post, path = "/v1/agents/{name}/call", tag = "agents", request_body = CallBody,
-    responses((status = 200, body = Object), (status = 202, body = Object, description = "made later; `Location` says where its answer will be"),
-        (status = 404), (status = 503)))]
+    params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255),
+        ("x-watertight-ladder" = Option<String>, Header, description = "`off` where only the agent's own answer is wanted")),
+    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream"))),
+        (status = 202, body = Object, description = "made later; `Location` says where its answer will be"), (status = 404), (status = 503)))]
 pub(crate) async fn call(
     State(state): State<AppState>,
     caller: Caller,

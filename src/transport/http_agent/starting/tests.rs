@@ -137,13 +137,7 @@ async fn who_leaves_while_asking_neither_blocks_nor_floods() {
 
 async fn runtime_with(fake: &Fake, attempts_max: u32) -> Runtime {
     let name = |text| Name::try_new(text).unwrap();
-    let provider = ProviderSettings {
-        name: name("local"),
-        slots: None,
-        guaranteed: Vec::new(),
-        breaker: BreakerSettings::provider_default(),
-        key: None,
-    };
+    let provider = ProviderSettings::new(name("local"));
     let agent = AgentSettings {
         name: name("draft"),
         provider: name("local"),
