@@ -325,11 +325,8 @@ impl Story {
 
     /// Gives the first error a text that a person can do something with.
     fn tell(&mut self, notice: Option<&Notice>) {
-        let Some(notice) = notice else { return };
-        let envelope = &mut self.first.envelope;
-        envelope.details.insert("notice".to_owned(), json!(notice));
-        if let Some(text) = notice.text() {
-            text.clone_into(&mut envelope.user_message);
+        if let Some(notice) = notice {
+            notice.put_into(&mut self.first.envelope);
         }
     }
 

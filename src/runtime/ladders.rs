@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::Value;
 
 use crate::{
-    model::name::Name,
-    policy::ladder::{Ladder, LighterTarget, Rung, RungRule},
+    model::{envelope::Envelope, name::Name, run::Cause},
+    policy::ladder::{Failure, Fault, Ladder, LighterTarget, Rung, RungRule},
 };
 
 /// A text for a person, in the languages that there are.
@@ -22,9 +22,12 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// One of the texts, English first; each answer chooses its own language later.
-    pub(crate) fn text(&self) -> Option<&str> {
-        self.en.as_deref().or(self.ko.as_deref())
+    /// Gives an error this text for people. Each answer chooses its own language later; until then it is the English one.
+    pub(crate) fn put_into(&self, envelope: &mut Envelope) {
+        envelope.details.insert("notice".to_owned(), serde_json::json!(self));
+        if let Some(text) = self.en.as_ref().or(self.ko.as_ref()) {
+            envelope.user_message.clone_from(text);
+        }
     }
 }
 
@@ -83,6 +86,13 @@ impl Ladders {
         found.ladder.rungs = vec![RungRule::of(rung)];
         found.ladder.lighter = self.agents.get(agent).map_or_else(Vec::new, |own| own.lighter.clone());
         found
+    }
+
+    /// Whether something stands in for this agent where it is refused for `cause`, whatever the feature.
+    pub(crate) fn answers(&self, agent: &Name, cause: Cause) -> bool {
+        let failure = Failure { cause, fault: Fault::Place };
+        let rungs = self.agents.get(agent).into_iter().flat_map(|own| &own.rungs);
+        rungs.into_iter().any(|rule| rule.rung != Rung::Notice && rule.answers(failure))
     }
 
     /// Whether any ladder puts calls off.

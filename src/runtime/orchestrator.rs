@@ -25,7 +25,12 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         name::Name,
     },
-    workflow::plan::action::{Action, Ask, CallFailed, CallRequest, Resend, StepKey},
+    policy::ladder::cause_of,
+    workflow::{
+        checked::Step,
+        definition::OnCause,
+        plan::action::{Action, Ask, CallFailed, CallRequest, Resend, StepKey},
+    },
 };
 
 /// What the orchestrator is told. All one-way.
@@ -155,7 +160,9 @@ impl OrchestratorActor {
                 if inner.calls.remove(&key).is_none() {
                     return Vec::new();
                 }
-                inner.plan.replied(key, run_call::as_plan_result(*result), now, &gates)
+                let result = run_call::as_plan_result(*result);
+                let result = result.map_err(|failed| self.with_notice(inner, key, failed));
+                inner.plan.replied(key, result, now, &gates)
             }
             Told::Woken => inner.plan.wake(now, &gates),
             Told::Cancelled => inner.plan.cancel(now),
@@ -207,7 +214,20 @@ impl OrchestratorActor {
 
     pub(crate) fn tell_refused(&self, inner: &mut RunInner, key: StepKey, failed: CallFailed) -> Vec<Action> {
         let gates = LiveGates { shared: &self.shared };
+        let failed = self.with_notice(inner, key, failed);
         inner.plan.replied(key, Err(failed), self.shared.now(), &gates)
+    }
+
+    /// The same failure, with the agent's text for people where the step asks for it.
+    fn with_notice(&self, inner: &RunInner, key: StepKey, mut failed: CallFailed) -> CallFailed {
+        let step = inner.plan.workflow().steps().get(key.step);
+        let asks = |step: &&Step| step.on(cause_of(failed.envelope.error_code)) == OnCause::Notice;
+        if let Some(step) = step.filter(asks)
+            && let Some(notice) = self.shared.ladders.load().agents.get(step.agent()).and_then(|own| own.notice.clone())
+        {
+            notice.put_into(&mut failed.envelope);
+        }
+        failed
     }
 
     /// Makes a call. Free slots that an older run waits for are handed to it as they come free, so what is found free here is nobody's.

@@ -10,6 +10,8 @@
 )]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
+#[path = "../kit/fake_queue.rs"]
+mod fake_queue;
 #[path = "../kit/mod.rs"]
 mod kit;
 
@@ -22,6 +24,7 @@ mod clock;
 mod dead_letters;
 mod gates;
 mod keys;
+mod ladder;
 mod lost;
 mod outside;
 mod retry;
