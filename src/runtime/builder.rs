@@ -28,6 +28,7 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
@@ -245,8 +246,9 @@ impl RuntimeBuilder {
         let mut book = Book::default();
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
+        let models = Models::default();
         let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         if self.deferred.is_none() && self.ladders.any_defers() {
@@ -261,6 +263,7 @@ impl RuntimeBuilder {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
             compartments: compartments.build(),
+            models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

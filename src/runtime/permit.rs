@@ -8,6 +8,7 @@ use super::{
     core::{AgentCore, Guard, Shared},
     metric,
     supervisor::SupervisorMessage,
+    warming::Found,
 };
 use crate::{
     model::clock::Timestamp,
@@ -180,6 +181,8 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// How the call found its model; taken by whoever makes it.
+    pub(crate) found: Option<Found>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
     /// It is on its way to the supervisor with an outcome.
@@ -188,16 +191,36 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    pub(crate) fn new(shared: &Arc<Shared>, agent: &Arc<AgentCore>, id: u64, passes: Passes, lease: Lease) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        agent: &Arc<AgentCore>,
+        id: u64,
+        passes: Passes,
+        lease: Lease,
+        found: Found,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
             id,
             passes,
             lease: Arc::new(lease),
+            found: Some(found),
             aged: false,
             handed_over: false,
             settled: false,
+        }
+    }
+
+    /// Takes back that an attempt is slow: no window holds it as pending any more.
+    pub(crate) fn forget_age(&mut self) {
+        if !std::mem::take(&mut self.aged) {
+            return;
+        }
+        for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
+            let at = self.shared.now();
+            let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
+            self.shared.supervisor.cast(message);
         }
     }
 
@@ -224,12 +247,6 @@ impl Drop for Permit {
             metric::count(metric::OUTCOMES_LOST, Vec::new(), 1);
         }
         self.passes.release(&self.shared);
-        if self.aged {
-            for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
-                let at = self.shared.now();
-                let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
-                self.shared.supervisor.cast(message);
-            }
-        }
+        self.forget_age();
     }
 }

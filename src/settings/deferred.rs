@@ -10,12 +10,10 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    runtime::{
-        deferred::{
-            settings::{DeferredSettings, PushSettings},
-            store::QueueBounds,
-        },
-        run_handle::CLASSES,
+    policy::compartment::settings::CLASSES,
+    runtime::deferred::{
+        settings::{DeferredSettings, PushSettings},
+        store::QueueBounds,
     },
 };
 

@@ -31,4 +31,5 @@ pub mod targets;
 pub mod template;
 #[cfg(test)]
 mod tests;
+mod warmth;
 mod whole;

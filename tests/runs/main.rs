@@ -20,5 +20,6 @@ mod fan_out;
 mod ladder;
 mod line;
 mod many;
+mod one_ollama;
 mod parked_first;
 mod parking;
