@@ -22,8 +22,10 @@ use super::{
     compartments::Compartments,
     counted::RateBook,
     dead_letters::DeadLetters,
+    deferred::queue::DeferredQueue,
     gate::Gate,
     journal::Journal,
+    ladders::Ladders,
     metric,
     orchestrator::OrchestratorMessage,
     overload::Overload,
@@ -241,6 +243,10 @@ pub(crate) struct Shared {
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
+    /// What calls do next when they are refused or fail; replaced as a whole by a reload.
+    pub(crate) ladders: ArcSwap<Ladders>,
+    /// Calls that are made later, where there is a place to keep them.
+    pub(crate) deferred: Option<Arc<DeferredQueue>>,
     /// Who keeps attempts word for word, if anybody.
     pub(crate) captures: Option<Captures>,
 }

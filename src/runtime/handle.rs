@@ -90,9 +90,9 @@ impl AgentHandle {
         &self.agent.settings.name
     }
 
-    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
-    /// Dropping the future cancels the call and aborts what is under way upstream.
-    pub async fn call(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
+    /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
+    /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
+    pub(crate) async fn call_once(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
         show_asked(&self.shared, &mut request);
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,

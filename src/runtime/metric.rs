@@ -64,6 +64,10 @@ metrics! {
     PROBES "watertight_probes_total" Counter "Trials that the supervisor made itself, by how they ended.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
     FALLBACKS "watertight_fallbacks_total" Counter "Targets that were passed over for a further one, by reason.";
+    DEGRADED "watertight_degraded_total" Counter "Calls that a rung of a ladder answered, by rung and cause.";
+    DEFERRED_DEPTH "watertight_deferred_depth" Gauge "Calls that wait to be made later.";
+    DEFERRED "watertight_deferred_total" Counter "What became of calls that were put off: kept, refused, made again, and how they ended.";
+    DEFERRED_PUSHES "watertight_deferred_pushes_total" Counter "Tries to tell somebody of the end of such a call, by how they went.";
     USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";

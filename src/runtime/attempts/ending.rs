@@ -80,6 +80,7 @@ impl Call {
                 target: Arc::clone(&self.agent.target),
                 fallback: None,
                 tries: Vec::new(),
+                degraded: None,
             }),
             Err(failure) => {
                 let content = if self.committed { Content::Passed } else { Content::None };
@@ -96,6 +97,9 @@ impl Call {
                     spent: self.spent,
                     target: Some(Arc::clone(&self.agent.target)),
                     tries: Vec::new(),
+                    degraded: None,
+                    deferred: None,
+                    content,
                     elsewhere: elsewhere(&ending, content, self.agent.keyed),
                 })
             }
