@@ -29,12 +29,16 @@ use super::{
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
+    spending::{SpendingSettings, TokenBook},
     supervisor::Book,
     warming::Models,
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
+    policy::{
+        chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, run_caps::RunCaps,
+        setting::InvalidSetting,
+    },
 };
 
 /// The most agents of one runtime.
@@ -116,6 +120,8 @@ pub struct RuntimeBuilder {
     captures: Option<Captures>,
     compartments: CompartmentSettings,
     callers: CallerSettings,
+    spending: SpendingSettings,
+    run_caps: RunCaps,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -181,6 +187,21 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Token budgets of providers, and prices; budgets of features and tenants stand with their compartments. Nothing is counted
+    /// without either.
+    #[must_use]
+    pub fn spending(mut self, settings: SpendingSettings) -> Self {
+        self.spending = settings;
+        self
+    }
+
+    /// What each run may use in all; nothing is capped without this.
+    #[must_use]
+    pub fn run_caps(mut self, caps: RunCaps) -> Self {
+        self.run_caps = caps;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -242,6 +263,8 @@ impl RuntimeBuilder {
         let shared = Arc::new(Shared {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            run_caps: Mutex::new(self.run_caps),
+            tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
             callers: Callers::new(self.callers, Arc::clone(&clock)),
             rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),

@@ -21,6 +21,11 @@ use crate::{
         compartment::directory::Stranger,
         fallback::Reason as FallbackReason,
         retry::is_retryable,
+        run_caps::CapReached,
+        tokens::{
+            BudgetRefusal,
+            draw::{AccountId, NoTokens},
+        },
         verdict::Keyed,
         volume::Shut,
     },
@@ -55,6 +60,12 @@ pub(crate) enum Refusal {
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
+    /// No tokens.
+    #[error("{refused}")]
+    Tokens { refused: NoTokens },
+    /// A run has used up what it may use in all.
+    #[error("{reached}")]
+    RunSpent { reached: CapReached },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -109,8 +120,11 @@ impl Refusal {
             Self::Restarted => Some(FallbackReason::Restarted),
             Self::Rate { .. } => Some(FallbackReason::RateLimited),
             Self::Warming { .. } => Some(FallbackReason::Warming),
+            Self::Tokens { refused } if is_of_target(refused) => Some(FallbackReason::TokensSpent),
             Self::Volume { .. }
             | Self::Shed { .. }
+            | Self::Tokens { .. }
+            | Self::RunSpent { .. }
             | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
@@ -159,7 +173,9 @@ impl Refusal {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
             Self::Rate { too_many, .. } => !too_many.of.starts_with("provider:"),
+            Self::Tokens { refused } => !is_of_target(refused),
             Self::Volume { .. }
+            | Self::RunSpent { .. }
             | Self::Shed { .. }
             | Self::Stranger { .. }
             | Self::Deadline
@@ -193,6 +209,8 @@ impl Refusal {
             Self::Volume { shut } => {
                 Envelope::new(ErrorCode::CallVolumeExceeded, message).with_retry_after(shut.retry_after.as_secs_f64())
             }
+            Self::Tokens { refused } => tokens_envelope(refused, message),
+            Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
@@ -206,6 +224,23 @@ impl Refusal {
         };
         envelope.with_agent(agent)
     }
+}
+
+/// Whether another target may have tokens left where this one has none.
+fn is_of_target(refused: &NoTokens) -> bool {
+    matches!(refused.account, AccountId::Provider(_))
+}
+
+fn tokens_envelope(refused: &NoTokens, message: String) -> Envelope {
+    let envelope = match refused.refusal {
+        BudgetRefusal::TooLarge { limit } => {
+            Envelope::new(ErrorCode::TokenRequestTooLarge, message).with_detail("limit", limit)
+        }
+        BudgetRefusal::Exhausted { retry_after } => {
+            Envelope::new(ErrorCode::TokenBudgetExhausted, message).with_retry_after(retry_after.as_secs_f64())
+        }
+    };
+    envelope.with_detail("compartment", refused.account.to_string())
 }
 
 fn stranger_envelope(stranger: Stranger, message: String) -> Envelope {

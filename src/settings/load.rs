@@ -30,6 +30,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
+    spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
     whole::check_whole,
 };
@@ -40,8 +41,9 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 20] = [
     "agents",
+    "budgets",
     "capture",
     "compartments",
     "defaults",
@@ -52,6 +54,7 @@ const TABLES: [&str; 18] = [
     "limits",
     "node",
     "places",
+    "prices",
     "priorities",
     "providers",
     "run",
@@ -61,8 +64,8 @@ const TABLES: [&str; 18] = [
     "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 10] =
-    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "prices", "quotas", "rollout"];
+const LATER: [&str; 9] =
+    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +121,8 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// What models cost, and what an answer is taken for.
+    pub spending: SpendingTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -161,6 +166,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
     let mut callers = read_volume_guard(&mut reader);
+    let spending = read_spending(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -195,6 +201,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        spending,
         compartments,
         keys,
         callers,
