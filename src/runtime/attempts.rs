@@ -300,12 +300,12 @@ impl Call {
             Ok(reply) => (reply.status, None, reply.usage),
             Err(failure) => (failure.status, Some(failure), failure.usage),
         };
+        let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
+        let usage = self.spending.as_mut().map_or(usage, settle);
         if agent.provider.adaptive.is_some() {
             let ending = failure.map_or(&Ending::Success, |failure| &failure.ending);
             self.told.push(Told::of(ending, progress, usage, now));
         }
-        let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
-        let usage = self.spending.as_mut().map_or(usage, settle);
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);
