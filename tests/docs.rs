@@ -314,6 +314,7 @@ fn endings(outcome: &str) -> Vec<Ending> {
         "our timeout" => timeouts.map(|timeout| Ending::Timeout { timeout }).to_vec(),
         "stream cut without an end" => vec![Ending::StreamCut],
         "bad reply" => vec![Ending::BadReply],
+        "model loaded or put away, no answer" => vec![Ending::NoDraft],
         "any 5xx" => [None, Some(true), Some(false)]
             .into_iter()
             .flat_map(|retryable| (500..=599).map(move |code| status(code, retryable)))
@@ -353,7 +354,7 @@ fn word(verdict: Verdict) -> &'static str {
 fn the_verdict_table_is_what_the_code_does() {
     let record = record("0007");
     let rows = record.table("| # | outcome | target | key | provider |");
-    assert_eq!(rows.len(), 20, "rows of the record");
+    assert_eq!(rows.len(), 22, "rows of the record");
     for row in rows {
         for ending in endings(row[1]) {
             let judged = judge(&ending, Keyed::Yes);

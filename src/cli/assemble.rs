@@ -18,17 +18,23 @@ use crate::{
     },
     serve::gateway::models::Gateway,
     settings::{
+        self,
         agent::Agent,
         agent_backend::{AgentBackend, AnswerForm, HttpAgent as HttpSettings, ModelAgent},
         endpoint::{AuthStyle, Endpoint, TextSource},
         general::Limits,
         load::Settings,
+        ollama::Context,
         provider::{Provider, ProviderBackend, StreamUpstream as StreamSetting},
         secret::resolve_secret,
     },
     transport::{
         client::{KeyPlace, ProviderClient, ProviderOptions},
         http_agent::{backend::HttpAgent, mapping::HttpMapping, starting::StartingHttpAgent},
+        ollama::{
+            backend::OllamaAgent,
+            settings::{KeepAlive, OllamaSettings},
+        },
         openai::{
             backend::OpenAiAgent,
             settings::{Answer, ModelPath, OpenAiPaths, OpenAiSettings, StreamUpstream},
@@ -50,10 +56,7 @@ impl Backends {
     pub(super) fn connect(project: &Project, settings: &Settings) -> Result<Self, Stop> {
         let mut clients = HashMap::new();
         for provider in &settings.providers {
-            let endpoint = match &provider.backend {
-                ProviderBackend::Embedded => continue,
-                ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
-            };
+            let Some(endpoint) = provider.backend.endpoint() else { continue };
             let options = options_of(project, endpoint, settings.limits)?;
             let client = ProviderClient::try_new(&options)
                 .map_err(|error| Stop::Usage(format!("providers.{}: {error}", provider.settings.name)))?;
@@ -95,11 +98,15 @@ impl Backends {
                 }
                 Ok(backend)
             }
-            AgentBackend::OpenAi(model) => {
+            AgentBackend::Model(model) => {
                 let client = self.required(name, &agent.settings.provider)?;
-                let stream = settings.provider(agent.settings.provider.as_str()).map(|provider| &provider.backend);
-                let openai = openai_of(model, agent, stream);
-                Ok(Arc::new(OpenAiAgent::try_new(client, openai).map_err(|error| wrong(&error))?))
+                let provider = settings.provider(agent.settings.provider.as_str()).map(|provider| &provider.backend);
+                let asked = asked_of(model, agent, provider);
+                let Some(ProviderBackend::Ollama { context, .. }) = provider else {
+                    return Ok(Arc::new(OpenAiAgent::try_new(client, asked).map_err(|error| wrong(&error))?));
+                };
+                let ollama = ollama_of(asked, model.context.over(*context));
+                Ok(Arc::new(OllamaAgent::try_new(client, ollama).map_err(|error| wrong(&error))?))
             }
         }
     }
@@ -177,7 +184,7 @@ pub(super) fn further_of(
 pub(super) fn gateway(project: &Project, settings: &Settings) -> Result<Gateway, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut gateway = Gateway::default();
-    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::OpenAi(_));
+    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::Model(_));
     // An agent's own name comes before what others call themselves.
     for agent in settings.agents.iter().filter(relays) {
         gateway.add_model(agent.settings.name.as_str(), &agent.settings.name);
@@ -255,9 +262,12 @@ fn paths_of(provider: Option<&ProviderBackend>) -> OpenAiPaths {
     OpenAiPaths { chat: path(&paths.chat, usual.chat), embeddings: path(&paths.embeddings, usual.embeddings) }
 }
 
-fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {
+fn asked_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {
     let stream_upstream = match provider {
-        Some(ProviderBackend::OpenAi { stream_upstream: StreamSetting::AsAsked, .. }) => StreamUpstream::AsAsked,
+        Some(
+            ProviderBackend::OpenAi { stream_upstream: StreamSetting::AsAsked, .. }
+            | ProviderBackend::Ollama { stream_upstream: StreamSetting::AsAsked, .. },
+        ) => StreamUpstream::AsAsked,
         _ => StreamUpstream::Always,
     };
     OpenAiSettings {
@@ -277,4 +287,12 @@ fn openai_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBacken
         extra: Map::new(),
         paths: paths_of(provider),
     }
+}
+
+fn ollama_of(asked: OpenAiSettings, context: Context) -> OllamaSettings {
+    let keep_alive = match context.keep_alive {
+        settings::ollama::KeepAlive::For(time) => KeepAlive::For(time),
+        settings::ollama::KeepAlive::Forever => KeepAlive::Forever,
+    };
+    OllamaSettings { asked, num_ctx: u64::from(context.num_ctx), keep_alive }
 }

@@ -18,7 +18,6 @@ use crate::{
         agent::Agent,
         agent_backend::{AgentBackend, ImageForm},
         load::Settings,
-        provider::ProviderBackend,
     },
 };
 
@@ -41,10 +40,10 @@ impl FileGiver<'_> {
             AgentBackend::Embedded { .. } => Reach::Path,
             AgentBackend::Http(_) if self.is_here(agent) => Reach::PathAndUrl(self.url()),
             AgentBackend::Http(_) => Reach::Url(self.url()),
-            AgentBackend::OpenAi(model) if model.images == ImageForm::Attached => {
+            AgentBackend::Model(model) if model.images == ImageForm::Attached => {
                 Reach::Sees { side_max: self.settings.files.picture_side_max }
             }
-            AgentBackend::OpenAi(_) => return backend,
+            AgentBackend::Model(_) => return backend,
         };
         Arc::new(WithFiles::new(backend, Arc::clone(&self.files), self.signer.clone(), reach))
     }
@@ -52,12 +51,8 @@ impl FileGiver<'_> {
     /// Whether the agent runs on this machine.
     fn is_here(&self, agent: &Agent) -> bool {
         let provider = self.settings.provider(agent.settings.provider.as_str());
-        match provider.map(|provider| &provider.backend) {
-            Some(ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. }) => {
-                is_loopback(&endpoint.base_url)
-            }
-            _ => false,
-        }
+        let endpoint = provider.and_then(|provider| provider.backend.endpoint());
+        endpoint.is_some_and(|endpoint| is_loopback(&endpoint.base_url))
     }
 
     fn url(&self) -> String {

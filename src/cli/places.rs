@@ -1,10 +1,6 @@
 //! Whether the places of photos may be used: rounded and on this machine always, off it only if the configuration says so.
 
-use crate::settings::{
-    general::PlaceSharing,
-    load::Settings,
-    provider::{Provider, ProviderBackend},
-};
+use crate::settings::{general::PlaceSharing, load::Settings, provider::Provider};
 
 /// How far places may go with the agents of these settings.
 pub(super) fn allowed(settings: &Settings) -> PlaceSharing {
@@ -13,10 +9,7 @@ pub(super) fn allowed(settings: &Settings) -> PlaceSharing {
 }
 
 fn is_on_this_machine(provider: &Provider) -> bool {
-    let endpoint = match &provider.backend {
-        ProviderBackend::Embedded => return true,
-        ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => endpoint,
-    };
+    let Some(endpoint) = provider.backend.endpoint() else { return true };
     let host = url::Url::parse(&endpoint.base_url).ok();
     match host.as_ref().and_then(url::Url::host) {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),

@@ -9,7 +9,7 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         run::{RunRecord, RunStatus, StepRecord, StepStatus},
     },
-    settings::{load::Settings, provider::ProviderBackend},
+    settings::load::Settings,
 };
 
 /// The whole run as one JSON object.
@@ -127,10 +127,7 @@ fn whereabouts(step: &StepRecord, settings: &Settings) -> String {
 
 /// The address of a provider that has one. The settings let no credentials and no query into it.
 fn address<'a>(settings: &'a Settings, provider: &str) -> Option<&'a str> {
-    match &settings.provider(provider)?.backend {
-        ProviderBackend::Embedded => None,
-        ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. } => Some(&endpoint.base_url),
-    }
+    settings.provider(provider)?.backend.endpoint().map(|endpoint| endpoint.base_url.as_str())
 }
 
 /// What a person can do about an error.

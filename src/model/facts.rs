@@ -51,6 +51,8 @@ pub enum Ending {
     },
     /// A complete answer that is not of the shape *we* promised.
     BadReply,
+    /// The model was loaded or put away, and the server said so instead of answering: complete, well formed, and no answer.
+    NoDraft,
     /// A stream that ended without any mark of its end.
     StreamCut,
     /// A complete answer that breaks a schema or length that the *caller* brought.

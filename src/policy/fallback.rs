@@ -102,7 +102,7 @@ pub fn elsewhere(ending: &Ending, content: Content, keyed: Keyed) -> Elsewhere {
     match ending {
         Ending::Network { .. } | Ending::StreamCut => May(Reason::Network),
         Ending::Timeout { .. } => May(Reason::Timeout),
-        Ending::BadReply => May(Reason::BadReply),
+        Ending::BadReply | Ending::NoDraft => May(Reason::BadReply),
         Ending::OwnRefusal | Ending::Loading => May(Reason::Warming),
         Ending::Restarted => May(Reason::Restarted),
         Ending::Status { content_filter: true, .. } | Ending::Status { context_too_long: true, .. } => MayNot,
@@ -201,6 +201,7 @@ mod tests {
             (Ending::Timeout { timeout: TimeoutKind::FirstToken }, May(Reason::Timeout)),
             (Ending::Timeout { timeout: TimeoutKind::Call }, May(Reason::Timeout)),
             (Ending::BadReply, May(Reason::BadReply)),
+            (Ending::NoDraft, May(Reason::BadReply)),
             (Ending::StreamCut, May(Reason::Network)),
             (Ending::OwnRefusal, May(Reason::Warming)),
             (Ending::Loading, May(Reason::Warming)),

@@ -23,6 +23,7 @@ pub fn is_retryable(ending: &Ending) -> bool {
         Ending::Network { .. }
         | Ending::Timeout { .. }
         | Ending::BadReply
+        | Ending::NoDraft
         | Ending::StreamCut
         | Ending::Restarted
         | Ending::Loading
@@ -43,7 +44,7 @@ pub struct Failed<'a> {
     pub retry_after: Option<Duration>,
     /// Its word on trying again inside this call (`x-should-retry`). A no is obeyed; a yes lifts nothing.
     pub should_retry: Option<bool>,
-    /// Attempts of this call that ended in a bad reply, this one included.
+    /// Attempts of this call that ended in a bad reply or in no draft, this one included.
     pub bad_replies: u32,
     /// Whether any content of it was passed on already.
     pub committed: bool,
@@ -116,7 +117,7 @@ pub fn next(settings: &RetrySettings, failed: Failed<'_>, chance: Chance) -> Nex
     if timed_out || failed.elapsed > settings.retry_below {
         return Next::Stop(Stop::TooLong);
     }
-    if *failed.ending == Ending::BadReply && failed.bad_replies > 1 {
+    if matches!(failed.ending, Ending::BadReply | Ending::NoDraft) && failed.bad_replies > 1 {
         return Next::Stop(Stop::BadReplyAgain);
     }
     let own = settings.backoff.wait(failed.attempt - 1, chance);
@@ -232,7 +233,7 @@ mod tests {
             elapsed: Duration::from_secs(1),
             retry_after: None,
             should_retry: None,
-            bad_replies: u32::from(*ending == Ending::BadReply),
+            bad_replies: u32::from(matches!(ending, Ending::BadReply | Ending::NoDraft)),
             committed: false,
             trial: false,
             time_left: Duration::from_secs(100),
@@ -259,6 +260,8 @@ mod tests {
         check(&Ending::Network { connected: false }, |_| (), None);
         check(&Ending::BadReply, |_| (), None);
         check(&Ending::BadReply, |f| f.bad_replies = 2, Some(Stop::BadReplyAgain));
+        check(&Ending::NoDraft, |_| (), None);
+        check(&Ending::NoDraft, |f| f.bad_replies = 2, Some(Stop::BadReplyAgain));
         check(&Ending::status(404), |_| (), Some(Stop::NotRetryable));
         check(&Ending::status(501), |_| (), None);
         check(&again, |f| f.attempt = 3, Some(Stop::AttemptsUsed));

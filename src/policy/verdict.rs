@@ -72,6 +72,8 @@ pub fn judge(ending: &Ending, keyed: Keyed) -> Judgement {
         | Ending::Restarted
         | Ending::Internal
         | Ending::DeadlineCut => ignored,
+        // Nothing was asked of the model, so nothing is known of how it answers.
+        Ending::NoDraft => ignored,
         // Row 1.
         Ending::Network { .. } | Ending::Timeout { .. } | Ending::StreamCut => {
             Judgement { target: HARD, provider: HARD, ..ignored }
@@ -167,6 +169,7 @@ mod tests {
             (0, Ending::Restarted, Ignored, Ignored, Ignored),
             (0, Ending::Internal, Ignored, Ignored, Ignored),
             (0, Ending::DeadlineCut, Ignored, Ignored, Ignored),
+            (0, Ending::NoDraft, Ignored, Ignored, Ignored),
             (0, Ending::Cancelled { slow_without_content: false }, Ignored, Ignored, Ignored),
             (0, Ending::Cancelled { slow_without_content: true }, SOFT, Ignored, Ignored),
             (1, Ending::Network { connected: false }, HARD, Ignored, HARD),

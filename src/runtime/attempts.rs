@@ -268,7 +268,7 @@ impl Call {
             }
             self.usage = Some(self.usage.unwrap_or_default().plus(usage));
         }
-        if failure.is_some_and(|failure| failure.ending == Ending::BadReply) {
+        if failure.is_some_and(|failure| matches!(failure.ending, Ending::BadReply | Ending::NoDraft)) {
             self.bad_replies += 1;
         }
         self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));

@@ -213,7 +213,7 @@ fn outward_code(ending: &Ending) -> ErrorCode {
     match ending {
         Ending::Network { .. } => ErrorCode::AgentNetworkError,
         Ending::Timeout { .. } => ErrorCode::AgentTimeout,
-        Ending::BadReply | Ending::StreamCut | Ending::CallerShape => ErrorCode::AgentBadReply,
+        Ending::BadReply | Ending::NoDraft | Ending::StreamCut | Ending::CallerShape => ErrorCode::AgentBadReply,
         Ending::Status { quota_spent: Some(_), .. } => ErrorCode::QuotaSpent,
         Ending::Status { content_filter: true, .. } => ErrorCode::ContentFiltered,
         Ending::Status { context_too_long: true, .. } => ErrorCode::TokenRequestTooLarge,
@@ -274,6 +274,7 @@ mod tests {
             (Ending::Timeout { timeout: TimeoutKind::Stall }, ("AGENT_TIMEOUT", 504, true)),
             (Ending::BadReply, ("AGENT_BAD_REPLY", 502, true)),
             (Ending::StreamCut, ("AGENT_BAD_REPLY", 502, true)),
+            (Ending::NoDraft, ("AGENT_BAD_REPLY", 502, true)),
             (Ending::CallerShape, ("AGENT_BAD_REPLY", 502, false)),
             (Ending::Cancelled { slow_without_content: true }, ("CANCELLED", 499, false)),
             (Ending::DeadlineCut, ("DEADLINE_EXCEEDED", 504, false)),

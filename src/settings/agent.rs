@@ -13,8 +13,9 @@ use super::{
     breaker::{attempt_bound, never_slow, read_breaker, read_restart, read_retry},
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
+    ollama::{OLLAMA_KEYS, ONLY_OLLAMA, ProviderContext},
     problem::{Origin, Problem},
-    provider::{Flavor, Kind, ReadProvider},
+    provider::{Flavor, Kind, ProviderBackend, ReadProvider},
     reader::Reader,
     report::Report,
     targets::{ALONE, Target},
@@ -36,6 +37,9 @@ const PACE_MIN: f64 = 5.0;
 pub(crate) const MODEL_NAMES_MAX: usize = 64;
 /// The longest of them, in bytes.
 pub(crate) const MODEL_NAME_BYTES_MAX: usize = 256;
+
+/// Why another kind does not take the keys of models.
+const ONLY_MODELS: &str = "is only for agents of a provider of kind \"openai\" or \"ollama\"";
 
 /// Keys of agents that later versions know.
 const LATER: [&str; 14] = [
@@ -111,14 +115,21 @@ pub(super) fn read_agent(
     let backend = match kind {
         Kind::Embedded => AgentBackend::Embedded { twin: read_twin(&mut reader, name, around.twins) },
         Kind::Http => {
-            reader.unfit(&MODEL_KEYS, "is only for agents of a provider of kind \"openai\"");
+            reader.unfit(&MODEL_KEYS, ONLY_MODELS);
+            reader.unfit(&OLLAMA_KEYS, ONLY_OLLAMA);
             reader.unfit(&["embedded"], "is only for agents of a provider of kind \"embedded\"");
             AgentBackend::Http(Box::new(read_http(&mut reader, &around.files)))
         }
-        Kind::OpenAi => {
+        Kind::OpenAi | Kind::Ollama => {
             reader.unfit(&HTTP_KEYS, "is only for agents of a provider of kind \"http\"");
             reader.unfit(&["embedded"], "is only for agents of a provider of kind \"embedded\"");
-            AgentBackend::OpenAi(Box::new(read_model(&mut reader, &around.files)))
+            let kept = match &around.provider.provider.backend {
+                ProviderBackend::Ollama { context, .. } => {
+                    Some(ProviderContext { context: *context, path: key_path("providers", provider.as_str()) })
+                }
+                _ => None,
+            };
+            AgentBackend::Model(Box::new(read_model(&mut reader, &around.files, kept)))
         }
     };
     let model_names = read_model_names(&mut reader, kind);
@@ -164,7 +175,7 @@ pub(super) fn read_defaults(defaults: &Table, place: Origin, report: &mut Report
 fn read_timeouts(reader: &mut Reader<'_, '_>, kind: Kind, connect: Duration) -> Timeouts {
     let attempt_default = match kind {
         Kind::Embedded | Kind::Http => Some(ATTEMPT_TIMEOUT),
-        Kind::OpenAi => None,
+        Kind::OpenAi | Kind::Ollama => None,
     };
     let attempt = reader.duration_or_off("timeout", attempt_default);
     let call = reader.duration("call_timeout", CALL_TIMEOUT);
@@ -175,7 +186,7 @@ fn read_timeouts(reader: &mut Reader<'_, '_>, kind: Kind, connect: Duration) -> 
         }
         // A plain answer has no first token, and whether it will be plain is not known beforehand: the attempt bounds it.
         Kind::Http => (reader.duration_or_off("first_token", None), Some(reader.duration("stall", STALL_TIMEOUT))),
-        Kind::OpenAi => {
+        Kind::OpenAi | Kind::Ollama => {
             (Some(reader.duration("first_token", FIRST_TOKEN_TIMEOUT)), Some(reader.duration("stall", STALL_TIMEOUT)))
         }
     };
@@ -195,7 +206,7 @@ fn read_slow_by(reader: &mut Reader<'_, '_>, kind: Kind) -> SlowBy {
         reader.explain("slow_by", "total");
         return SlowBy::Total;
     }
-    let default = if kind == Kind::OpenAi { SlowBy::FirstToken } else { SlowBy::Total };
+    let default = if kind.has_models() { SlowBy::FirstToken } else { SlowBy::Total };
     match slow_word(reader, default) {
         SlowBy::Pace(_) => SlowBy::Pace(pace_min(reader)),
         other => {
@@ -260,7 +271,7 @@ fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, provider: &ReadProvi
         Some("") => reader.refuse("model", "must not be empty"),
         Some(model) => reader.explain("model", model),
         None => {
-            let needs_model = kind == Kind::OpenAi && provider.flavor != Flavor::LlamaCpp;
+            let needs_model = kind.has_models() && provider.flavor != Flavor::LlamaCpp;
             if needs_model && provider.is_sound && !reader.is_given("model") {
                 let name = &provider.provider.settings.name;
                 let rule =
@@ -274,8 +285,8 @@ fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, provider: &ReadProvi
 
 /// Names of models that mean this agent.
 fn read_model_names(reader: &mut Reader<'_, '_>, kind: Kind) -> Vec<String> {
-    if kind != Kind::OpenAi {
-        reader.unfit(&["model_names"], "is only for agents of a provider of kind \"openai\"");
+    if !kind.has_models() {
+        reader.unfit(&["model_names"], ONLY_MODELS);
         return Vec::new();
     }
     let Some(node) = reader.node("model_names") else { return Vec::new() };
@@ -296,7 +307,8 @@ fn read_model_names(reader: &mut Reader<'_, '_>, kind: Kind) -> Vec<String> {
 
 fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {
     reader.unfit(&HTTP_KEYS, "is only for agents of a provider of kind \"http\"");
-    reader.unfit(&MODEL_KEYS, "is only for agents of a provider of kind \"openai\"");
+    reader.unfit(&MODEL_KEYS, ONLY_MODELS);
+    reader.unfit(&OLLAMA_KEYS, ONLY_OLLAMA);
     reader.unfit(&["schema"], "is not for embedded agents: they bring their own shape");
     let named = reader.text("embedded").unwrap_or(name.as_str());
     let known = || twins.iter().map(Name::as_str).collect::<Vec<_>>().join(", ");

@@ -8,6 +8,7 @@ use super::{
     endpoint::{TextSource, read_headers},
     folder::{AgentFolder, PROMPT, SCHEMA},
     node::{Layer, Value},
+    ollama::{OLLAMA_KEYS, ONLY_OLLAMA, OwnContext, ProviderContext, read_own_context},
     problem::{Origin, Problem},
     reader::Reader,
 };
@@ -27,8 +28,8 @@ pub enum AgentBackend {
     },
     /// A service of the user's.
     Http(Box<HttpAgent>),
-    /// A model behind an OpenAI-compatible server.
-    OpenAi(Box<ModelAgent>),
+    /// A model, asked in the way of its provider's kind.
+    Model(Box<ModelAgent>),
 }
 
 /// How an `http` agent is called.
@@ -83,6 +84,8 @@ pub struct ModelAgent {
     pub answer: AnswerForm,
     /// How it gets the pictures that its input names.
     pub images: ImageForm,
+    /// How its model is kept, at providers of kind `ollama`.
+    pub context: OwnContext,
 }
 
 /// How a model gets the pictures that its input names.
@@ -130,8 +133,8 @@ pub(super) fn read_http(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> HttpA
     }
 }
 
-/// Reads what a model's agent takes.
-pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> ModelAgent {
+/// Reads what a model's agent takes. `kept` is how an Ollama provider keeps its models, if it is one.
+pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>, kept: Option<ProviderContext>) -> ModelAgent {
     let prompt = read_file(reader, "prompt", PROMPT, files).and_then(|file| {
         let (text, problem) = file.text();
         let problem = problem.or_else(|| template_problem(&file, &text));
@@ -163,7 +166,13 @@ pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> Mode
         _ => ImageForm::Named,
     };
     let schema = read_schema(reader, files);
-    ModelAgent { prompt, system, schema, temperature, seed, max_output_tokens, answer, images }
+    let context = if let Some(provider) = kept {
+        read_own_context(reader, &provider)
+    } else {
+        reader.unfit(&OLLAMA_KEYS, ONLY_OLLAMA);
+        OwnContext::default()
+    };
+    ModelAgent { prompt, system, schema, temperature, seed, max_output_tokens, answer, images, context }
 }
 
 fn read_path(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<String> {

@@ -83,6 +83,20 @@ pub(super) fn read_base_url(reader: &mut Reader<'_, '_>) -> Option<String> {
         reader.refuse("base_url", "must be set for this kind, as in \"http://127.0.0.1:8081/v1\"");
         return None;
     }
+    read_given_base_url(reader)
+}
+
+/// Reads `base_url`, which may be left out for a kind whose usual place is known.
+pub(super) fn read_base_url_or(reader: &mut Reader<'_, '_>, usual: &str) -> Option<String> {
+    if reader.is_given("base_url") {
+        return read_given_base_url(reader);
+    }
+    reader.node("base_url");
+    reader.explain("base_url", usual);
+    Some(usual.to_owned())
+}
+
+fn read_given_base_url(reader: &mut Reader<'_, '_>) -> Option<String> {
     let text = reader.text("base_url")?;
     match check_base_url(text) {
         Ok(()) => {

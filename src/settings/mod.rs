@@ -14,6 +14,7 @@ pub mod keys;
 pub mod layers;
 pub mod load;
 pub(crate) mod node;
+pub mod ollama;
 pub mod problem;
 pub mod provider;
 pub mod reader;

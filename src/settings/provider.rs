@@ -11,10 +11,12 @@ use crate::{
 use super::{
     breaker::read_breaker,
     endpoint::{
-        Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_headers, read_paths, read_query,
+        Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_base_url_or, read_headers,
+        read_paths, read_query,
     },
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
+    ollama::{BASE_URL, Context, OLLAMA_KEYS, ONLY_OLLAMA, read_context},
     problem::Origin,
     reader::Reader,
     report::Report,
@@ -38,7 +40,7 @@ const LATER: [&str; 10] = [
 ];
 
 /// Keys that only mean something over a network.
-const NETWORK_KEYS: [&str; 12] = [
+const NETWORK_KEYS: [&str; 14] = [
     "api_key",
     "api_key_env",
     "api_key_file",
@@ -47,7 +49,9 @@ const NETWORK_KEYS: [&str; 12] = [
     "connect_timeout",
     "flavor",
     "headers",
+    "keep_alive",
     "model",
+    "num_ctx",
     "paths",
     "query",
     "stream_upstream",
@@ -62,6 +66,8 @@ pub enum Kind {
     Http,
     /// An OpenAI-compatible server.
     OpenAi,
+    /// Ollama, in its own protocol.
+    Ollama,
 }
 
 impl Kind {
@@ -71,7 +77,13 @@ impl Kind {
             Self::Embedded => "embedded",
             Self::Http => "http",
             Self::OpenAi => "openai",
+            Self::Ollama => "ollama",
         }
+    }
+
+    /// Whether models work there, asked by prompts.
+    pub fn has_models(self) -> bool {
+        matches!(self, Self::OpenAi | Self::Ollama)
     }
 }
 
@@ -111,15 +123,33 @@ pub enum ProviderBackend {
         /// Where it has what.
         paths: ModelPaths,
     },
+    /// Ollama, in its own protocol.
+    Ollama {
+        /// How it is reached.
+        endpoint: Endpoint,
+        /// Whether requests to it stream.
+        stream_upstream: StreamUpstream,
+        /// How its models are kept.
+        context: Context,
+    },
 }
 
 impl ProviderBackend {
+    /// How it is reached, if it is over a network.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        match self {
+            Self::Embedded => None,
+            Self::Http(endpoint) | Self::OpenAi { endpoint, .. } | Self::Ollama { endpoint, .. } => Some(endpoint),
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Embedded => Kind::Embedded,
             Self::Http(_) => Kind::Http,
             Self::OpenAi { .. } => Kind::OpenAi,
+            Self::Ollama { .. } => Kind::Ollama,
         }
     }
 }
@@ -168,22 +198,23 @@ pub(super) fn read_provider(
     let path = key_path("providers", name.as_str());
     let table = over_defaults(own, defaults);
     let mut reader = Reader::new(&table, place, &path, "defaults", report);
-    let kinds = [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi)];
+    let kinds =
+        [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
     if !reader.is_given("kind") {
-        reader.refuse("kind", "must be set: embedded, http or openai");
+        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
     }
-    let known_kind = reader.choice_of("kind", &kinds, &["ollama"]);
+    let known_kind = reader.choice_of("kind", &kinds, &[]);
     let kind = known_kind.unwrap_or(Kind::Embedded);
     if let Some(kind) = known_kind {
         reader.explain("kind", kind.as_str());
     }
     let flavor = read_flavor(&mut reader, kind);
-    let slots = read_slots(&mut reader, flavor);
+    let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
     let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
-        Kind::Http | Kind::OpenAi => reader.duration("connect_timeout", CONNECT_TIMEOUT),
+        Kind::Http | Kind::OpenAi | Kind::Ollama => reader.duration("connect_timeout", CONNECT_TIMEOUT),
     };
     let backend = known_kind.and_then(|kind| read_backend(&mut reader, kind, flavor, connect_timeout, folder));
     if known_kind.is_none() {
@@ -192,15 +223,14 @@ pub(super) fn read_provider(
     }
     let model = match kind {
         Kind::Embedded => None,
-        Kind::Http | Kind::OpenAi => reader.text("model").map(|model| (model.to_owned(), reader.origin("model"))),
+        Kind::Http | Kind::OpenAi | Kind::Ollama => {
+            reader.text("model").map(|model| (model.to_owned(), reader.origin("model")))
+        }
     };
     reader.finish(&LATER);
-    let key = match &backend {
-        Some(ProviderBackend::Http(endpoint) | ProviderBackend::OpenAi { endpoint, .. }) => {
-            endpoint.api_key.as_ref().and_then(|source| Name::try_new(&key_name(source)).ok())
-        }
-        _ => None,
-    };
+    let endpoint = backend.as_ref().and_then(ProviderBackend::endpoint);
+    let key = endpoint.and_then(|endpoint| endpoint.api_key.as_ref());
+    let key = key.and_then(|source| Name::try_new(&key_name(source)).ok());
     let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
@@ -238,19 +268,23 @@ fn read_flavor(reader: &mut Reader<'_, '_>, kind: Kind) -> Flavor {
             reader.choice("flavor", Flavor::Any, &[("any", Flavor::Any), ("llama_cpp", Flavor::LlamaCpp)], &[])
         }
         Kind::Http => {
-            reader.unfit(&["flavor", "paths", "stream_upstream"], "is only for kind = \"openai\"");
+            reader.unfit(&["flavor", "paths"], "is only for kind = \"openai\"");
+            reader.unfit(&["stream_upstream"], "is only for kind = \"openai\" or \"ollama\"");
+            Flavor::Any
+        }
+        Kind::Ollama => {
+            reader.unfit(&["flavor", "paths"], "is only for kind = \"openai\"");
             Flavor::Any
         }
         Kind::Embedded => Flavor::Any,
     }
 }
 
-fn read_slots(reader: &mut Reader<'_, '_>, flavor: Flavor) -> Option<u32> {
+/// Ollama and llama.cpp queue without bound and do not say busy: they get one slot unless told otherwise.
+fn read_slots(reader: &mut Reader<'_, '_>, kind: Kind, flavor: Flavor) -> Option<u32> {
     let configured = reader.whole("slots", 0, u64::from(SLOTS_MAX)).and_then(|slots| u32::try_from(slots).ok());
-    let slots = configured.or(match flavor {
-        Flavor::LlamaCpp => Some(1),
-        Flavor::Any => None,
-    });
+    let queues_silently = kind == Kind::Ollama || flavor == Flavor::LlamaCpp;
+    let slots = configured.or(queues_silently.then_some(1));
     reader.explain("slots", slots.map_or("no cap".to_owned(), |slots| slots.to_string()));
     slots
 }
@@ -278,7 +312,13 @@ fn read_backend(
         reader.unfit(&NETWORK_KEYS, "is not for kind = \"embedded\": its agents work inside this program");
         return Some(ProviderBackend::Embedded);
     }
-    let base_url = read_base_url(reader);
+    let base_url = match kind {
+        Kind::Ollama => read_base_url_or(reader, BASE_URL),
+        Kind::Embedded | Kind::Http | Kind::OpenAi => read_base_url(reader),
+    };
+    if kind != Kind::Ollama {
+        reader.unfit(&OLLAMA_KEYS, ONLY_OLLAMA);
+    }
     let api_key = read_api_key(reader, folder);
     let auth = read_auth(reader);
     let headers = read_headers(reader);
@@ -291,11 +331,15 @@ fn read_backend(
         return endpoint.map(ProviderBackend::Http);
     }
     let default = match flavor {
-        Flavor::LlamaCpp => StreamUpstream::Always,
-        Flavor::Any => StreamUpstream::AsAsked,
+        Flavor::Any if kind == Kind::OpenAi => StreamUpstream::AsAsked,
+        Flavor::LlamaCpp | Flavor::Any => StreamUpstream::Always,
     };
     let words = [("always", StreamUpstream::Always), ("as_asked", StreamUpstream::AsAsked)];
     let stream_upstream = reader.choice("stream_upstream", default, &words, &[]);
+    if kind == Kind::Ollama {
+        let context = read_context(reader);
+        return endpoint.map(|endpoint| ProviderBackend::Ollama { endpoint, stream_upstream, context });
+    }
     let paths = read_paths(reader);
     endpoint.map(|endpoint| ProviderBackend::OpenAi { endpoint, flavor, stream_upstream, paths })
 }

@@ -209,8 +209,10 @@ fn unfit(
         let near = near.map(|near| format!(", did you mean `{near}`?"));
         return Some(format!("there is no such provider{}", near.unwrap_or_default()));
     };
-    let needs_model = provider.kind == Some(Kind::OpenAi) && provider.flavor != Flavor::LlamaCpp;
-    let rule = if provider.kind != kind {
+    let needs_model = provider.kind.is_some_and(Kind::has_models) && provider.flavor != Flavor::LlamaCpp;
+    // One prompt is asked in either way.
+    let both_have_models = provider.kind.is_some_and(Kind::has_models) && kind.is_some_and(Kind::has_models);
+    let rule = if provider.kind != kind && !both_have_models {
         "must be of the first target's kind"
     } else if provider.kind == Some(Kind::Embedded) {
         "must not be embedded: there is only one such place"

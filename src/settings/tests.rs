@@ -15,6 +15,7 @@ use super::{
     folder::{AgentFolder, ConfigFile},
     general::PlaceSharing,
     load::{Settings, Sources, Wanted, explain, load},
+    ollama::KeepAlive,
     problem::SettingsError,
     provider::{Flavor, ProviderBackend, StreamUpstream},
     secret::SecretPlace,
@@ -238,7 +239,7 @@ fn everything_that_is_set_arrives() {
     assert_eq!(draft.settings.breaker.consecutive_failures, None);
     assert_eq!(draft.settings.retry.attempts_max, 2);
     assert_eq!((draft.settings.restart.max, draft.settings.restart.within), (2, SECONDS(30)));
-    let AgentBackend::OpenAi(model) = &draft.backend else { panic!("{draft:?}") };
+    let AgentBackend::Model(model) = &draft.backend else { panic!("{draft:?}") };
     assert_eq!((model.temperature, model.seed, model.max_output_tokens), (Some(0.2), Some(7), Some(900)));
     assert_eq!(model.system.as_deref(), Some("Write."));
     let style = settings.agent("style").unwrap();
@@ -282,6 +283,74 @@ fn defaults_by_kind() {
     let ProviderBackend::OpenAi { stream_upstream, .. } = settings.provider("o").unwrap().backend else { panic!() };
     assert_eq!(stream_upstream, StreamUpstream::AsAsked);
     assert!(settings.warnings.is_empty(), "{:?}", settings.warnings);
+}
+
+#[test]
+fn an_ollama_server_needs_little_said() {
+    let config = "
+[providers.o]\nkind = 'ollama'\nmodel = 'qwen'
+[agents.chat]\nprovider = 'o'
+[agents.long]\nprovider = 'o'\nmodel = 'llama'\nnum_ctx = 32768\nkeep_alive = 'forever'\nmax_output_tokens = 4000";
+    let settings = Given::config(config).only(&[]).settings();
+    let provider = settings.provider("o").unwrap();
+    let ProviderBackend::Ollama { endpoint, stream_upstream, context } = &provider.backend else {
+        panic!("{provider:?}")
+    };
+    assert_eq!((endpoint.base_url.as_str(), *stream_upstream), ("http://127.0.0.1:11434", StreamUpstream::Always));
+    assert_eq!((context.num_ctx, context.keep_alive), (8_192, KeepAlive::For(SECONDS(300))));
+    assert_eq!(provider.settings.slots, Some(1), "it queues without bound and says nothing");
+    let kept = |name: &str| {
+        let AgentBackend::Model(model) = settings.agent(name).unwrap().backend.clone() else { panic!("{name}") };
+        model.context.over(*context)
+    };
+    assert_eq!(kept("chat"), *context);
+    assert_eq!((kept("long").num_ctx, kept("long").keep_alive), (32_768, KeepAlive::Forever));
+    let chat = &settings.agent("chat").unwrap().settings;
+    assert_eq!((chat.timeouts.attempt, chat.slow_by, chat.model.as_deref()), (None, SlowBy::FirstToken, Some("qwen")));
+    let rows = explain(&settings);
+    let told = |key: &str| rows.iter().find(|row| row.key == key).map(|row| row.value.clone());
+    for (key, value) in [
+        ("providers.o.base_url", "http://127.0.0.1:11434"),
+        ("providers.o.num_ctx", "8192"),
+        ("agents.chat.num_ctx", "8192"),
+        ("agents.chat.keep_alive", "5m"),
+        ("agents.long.num_ctx", "32768"),
+        ("agents.long.keep_alive", "forever"),
+    ] {
+        assert_eq!(told(key).as_deref(), Some(value), "{key}");
+    }
+}
+
+#[test]
+fn what_an_ollama_server_makes_of_odd_settings() {
+    let config = "
+[providers.o]\nkind = 'ollama'\nmodel = 'qwen'\nkeep_alive = '0s'
+[agents.one]\nprovider = 'o'
+[agents.two]\nprovider = 'o'\nnum_ctx = 4096
+[agents.other]\nprovider = 'o'\nmodel = 'llama'\nnum_ctx = 4096";
+    let warnings = Given::config(config).only(&[]).settings().warnings;
+    let said: Vec<String> = warnings.iter().map(ToString::to_string).filter(|line| !line.contains("slots")).collect();
+    assert_eq!(said.len(), 2, "{said:#?}");
+    assert!(said[0].contains("keep_alive = \"0s\": puts the model away after each request"), "{said:#?}");
+    assert!(said[1].contains("agents.two.num_ctx = 4096: is another one than that of agents.one (8192)"), "{said:#?}");
+    let head = "[providers.o]\nkind = 'ollama'\nmodel = 'q'\n[agents.chat]\nprovider = 'o'\n";
+    for (line, said) in [
+        ("num_ctx = 100", "num_ctx = 100: must be a whole number from 128 to 100000000"),
+        ("keep_alive = 5", "keep_alive = 5: must be a duration, as in \"5m\", or \"forever\""),
+        ("keep_alive = '5'", "keep_alive = \"5\": must have a unit: ms, s, m or h, as in \"30s\""),
+        (
+            "max_output_tokens = 8192",
+            "max_output_tokens = 8192: leaves no room for a prompt at o: num_ctx = 8192 holds prompt and answer together",
+        ),
+        ("mapping = {}", "mapping = {}: is only for agents of a provider of kind \"http\""),
+    ] {
+        Given::config(&format!("{head}{line}")).only(&[]).refused(&[&format!("w.toml:6: agents.chat.{said}")]);
+    }
+    // A vendor may stand in for a local server, and the other way round.
+    let mixed = "
+[providers.o]\nkind = 'ollama'\n[providers.v]\nkind = 'openai'\nbase_url = 'http://v'
+[agents.a]\ntargets = [{ provider = 'o', model = 'qwen' }, { provider = 'v', model = 'gpt' }]";
+    assert_eq!(Given::config(mixed).only(&[]).settings().agent("a").unwrap().targets.len(), 1);
 }
 
 #[test]
@@ -335,7 +404,7 @@ fn manifests_lie_below_the_configuration_and_bring_only_what_fits() {
     assert_eq!(draft.settings.breaker.open, SECONDS(40));
     assert_eq!(draft.settings.breaker.trials, 4, "a manifest is more special than a default");
     assert!((draft.settings.breaker.open_growth - 2.0).abs() < f64::EPSILON);
-    let AgentBackend::OpenAi(model) = draft.backend else { panic!() };
+    let AgentBackend::Model(model) = draft.backend else { panic!() };
     assert_eq!(model.prompt.as_deref(), Some("Draft {{ input }}"));
     assert_eq!(model.schema, Some(serde_json::json!({"type": "object"})));
     let draft = with("openai", "base_url = 'http://h'");
@@ -355,7 +424,7 @@ fn prompts_and_schemas_are_looked_into() {
         Given::config(&format!("{provider}[agents.draft]\nprompt = 'p.md'\nschema = 's.json'")).only(&[])
     };
     let good = given().file("p.md", "Hello {{ input.text }}").file("s.json", "{}");
-    let AgentBackend::OpenAi(model) = &good.settings().agent("draft").unwrap().backend.clone() else { panic!() };
+    let AgentBackend::Model(model) = &good.settings().agent("draft").unwrap().backend.clone() else { panic!() };
     assert_eq!(model.prompt.as_deref(), Some("Hello {{ input.text }}"));
     given().refused(&[
         "w.toml:6: agents.draft.prompt = \"p.md\": cannot be read: not found",
@@ -608,7 +677,7 @@ fn each_slip_is_named() {
         (draft("path = '/x'"), "agents.draft.path = \"/x\": is only for agents of a provider of kind \"http\""),
         (
             draft("prompt = 'p.md'"),
-            "agents.draft.prompt = \"p.md\": is only for agents of a provider of kind \"openai\"",
+            "agents.draft.prompt = \"p.md\": is only for agents of a provider of kind \"openai\" or \"ollama\"",
         ),
         (draft("model = 'm'"), "agents.draft.model = \"m\": is not for embedded agents"),
         (
@@ -623,7 +692,10 @@ fn each_slip_is_named() {
             draft("embedded = 'nobody'"),
             "agents.draft.embedded = \"nobody\": there is no embedded agent `nobody`; there are: draft, review, style",
         ),
-        (web("temperature = 1"), "agents.web.temperature = 1: is only for agents of a provider of kind \"openai\""),
+        (
+            web("temperature = 1"),
+            "agents.web.temperature = 1: is only for agents of a provider of kind \"openai\" or \"ollama\"",
+        ),
         (web("path = 'x'"), "agents.web.path = \"x\": must begin with one /, as in \"/style/analyze\""),
         (
             web("path = '/x?a=1'"),
@@ -657,9 +729,10 @@ fn each_slip_is_named() {
         (chat("seed = -1"), "agents.chat.seed = -1: must be a whole number from 0 to 9223372036854775807"),
         (chat("max_output_tokens = 0"), "agents.chat.max_output_tokens = 0: must be a whole number from 1 to 10000000"),
         (chat("mapping = {}"), "agents.chat.mapping = {}: is only for agents of a provider of kind \"http\""),
+        (chat("num_ctx = 4096"), "agents.chat.num_ctx = 4096: is only for kind = \"ollama\""),
+        (draft("keep_alive = '5m'"), "agents.draft.keep_alive = \"5m\": is only for kind = \"ollama\""),
         // Providers.
-        (other("kind = 'opnai'"), "providers.x.kind = \"opnai\": must be one of embedded, http, openai"),
-        (other("kind = 'ollama'"), "providers.x.kind = \"ollama\": is not built yet; built: embedded, http, openai"),
+        (other("kind = 'opnai'"), "providers.x.kind = \"opnai\": must be one of embedded, http, openai, ollama"),
         (
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
@@ -701,7 +774,7 @@ fn each_slip_is_named() {
 fn providers_that_cannot_be() {
     let check =
         |table: &str, lines: &[&str]| Given::config(&format!("[providers.x]\n{table}")).only(&[]).refused(lines);
-    check("slots = 1", &["w.toml:1: providers.x.kind: must be set: embedded, http or openai"]);
+    check("slots = 1", &["w.toml:1: providers.x.kind: must be set: embedded, http, openai or ollama"]);
     check(
         "kind = 'http'",
         &["w.toml:1: providers.x.base_url: must be set for this kind, as in \"http://127.0.0.1:8081/v1\""],

@@ -10,16 +10,19 @@ use crate::{
 
 use super::{
     agent::Agent,
+    agent_backend::AgentBackend,
     breaker::raised_trial_timeout,
     node::key_path,
+    ollama::{Use, check_uses},
     problem::{Origin, Problem},
-    provider::Provider,
+    provider::{Provider, ProviderBackend},
     report::Report,
 };
 
 /// Applies every rule between tables.
 pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], instances: u32, report: &mut Report) {
     check_model_names(agents, report);
+    check_contexts(providers, agents, report);
     for agent in agents.iter_mut() {
         let path = key_path("agents", agent.settings.name.as_str());
         agent.settings.slots = divided(agent.settings.slots, &key_path(&path, "slots"), instances, report);
@@ -43,6 +46,32 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
         let names: Vec<&Name> = leaning.iter().map(|agent| &agent.settings.name).collect();
         check_guaranteed(provider, &path, &names, report);
     }
+}
+
+/// Answers must leave their prompts room, and agents that share a model of Ollama's should share its context as well.
+fn check_contexts(providers: &[Provider], agents: &[Agent], report: &mut Report) {
+    let mut uses = Vec::new();
+    for agent in agents {
+        let AgentBackend::Model(model) = &agent.backend else { continue };
+        let first = (&agent.settings.provider, &agent.settings.model);
+        let places = std::iter::once(first).chain(agent.targets.iter().map(|target| (&target.provider, &target.model)));
+        for (name, served) in places {
+            let provider = providers.iter().find(|provider| provider.settings.name == *name);
+            if let (Some(ProviderBackend::Ollama { context, .. }), Some(served)) =
+                (provider.map(|provider| &provider.backend), served)
+            {
+                let num_ctx = model.context.over(*context).num_ctx;
+                uses.push(Use {
+                    agent: agent.settings.name.as_str(),
+                    provider: name.as_str(),
+                    model: served,
+                    num_ctx,
+                    max_output_tokens: model.max_output_tokens,
+                });
+            }
+        }
+    }
+    check_uses(&uses, report);
 }
 
 /// A model's name means one agent: else the one that was read first would get all its requests.

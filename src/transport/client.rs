@@ -118,6 +118,8 @@ pub struct Answer {
     pub head: AnswerHead,
     /// The answer is an event stream by its content type.
     pub is_event_stream: bool,
+    /// The answer is one JSON value by its content type.
+    pub is_plain_json: bool,
     bytes_max: usize,
     incoming: Incoming,
 }
@@ -227,7 +229,8 @@ impl ProviderClient {
         match head.status {
             200..=299 => Ok(Answer {
                 head,
-                is_event_stream: incoming.is_event_stream(),
+                is_event_stream: incoming.is_of_type("text/event-stream"),
+                is_plain_json: incoming.is_of_type("application/json"),
                 bytes_max: self.body_bytes_max,
                 incoming,
             }),

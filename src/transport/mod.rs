@@ -10,6 +10,8 @@ pub(crate) mod fake_server;
 mod hiding;
 pub mod http_agent;
 pub mod json_pointer;
+pub mod ndjson;
+pub mod ollama;
 pub mod openai;
 pub mod pass_on;
 mod question;

@@ -1,4 +1,4 @@
-//! An event stream as it comes over the wire, with the two clocks of a stream: until its first content, and between two pieces of it.
+//! A stream as it comes over the wire (events, or lines of JSON), with its two clocks: until its first content, and between two pieces.
 //! Comments and empty frames move no clock; only the reader of the frames knows what content is, and says so.
 
 use std::{pin::Pin, time::Duration};
@@ -15,7 +15,10 @@ use crate::{
     runtime::ports::AttemptTimeouts,
 };
 
-use super::sse::{SseDecoder, SseError, SseEvent};
+use super::{
+    ndjson::{NdjsonDecoder, NdjsonError},
+    sse::{SseDecoder, SseError},
+};
 
 /// The most bytes of one stream: frames of one token each weigh about 200 bytes.
 pub const STREAM_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -67,10 +70,82 @@ impl StreamClock {
     }
 }
 
-/// An event stream that is being read.
-pub struct EventStream {
+/// What cuts a stream's bytes into what they mean.
+pub trait StreamDecoder: Default {
+    /// One whole piece of it.
+    type Item;
+    /// Why it cannot be read on.
+    type Error: Into<Ending> + std::fmt::Display;
+
+    /// Takes the next bytes.
+    fn push(&mut self, bytes: &[u8]);
+    /// The next whole piece; `None` until more bytes come.
+    fn pop(&mut self) -> Result<Option<Self::Item>, Self::Error>;
+    /// The stream has ended.
+    fn finish(&mut self);
+}
+
+impl StreamDecoder for SseDecoder {
+    type Item = super::sse::SseEvent;
+    type Error = SseError;
+
+    fn push(&mut self, bytes: &[u8]) {
+        Self::push(self, bytes);
+    }
+
+    fn pop(&mut self) -> Result<Option<Self::Item>, SseError> {
+        Self::pop(self)
+    }
+
+    fn finish(&mut self) {
+        Self::finish(self);
+    }
+}
+
+impl StreamDecoder for NdjsonDecoder {
+    type Item = super::ndjson::JsonObject;
+    type Error = NdjsonError;
+
+    fn push(&mut self, bytes: &[u8]) {
+        Self::push(self, bytes);
+    }
+
+    fn pop(&mut self) -> Result<Option<Self::Item>, NdjsonError> {
+        Self::pop(self)
+    }
+
+    fn finish(&mut self) {
+        Self::finish(self);
+    }
+}
+
+impl From<SseError> for Ending {
+    fn from(error: SseError) -> Self {
+        match error {
+            SseError::CutInsideCharacter => Self::StreamCut,
+            SseError::InvalidUtf8 | SseError::LineTooLong | SseError::EventTooLarge => Self::BadReply,
+        }
+    }
+}
+
+impl From<NdjsonError> for Ending {
+    fn from(error: NdjsonError) -> Self {
+        match error {
+            NdjsonError::CutInsideLine => Self::StreamCut,
+            NdjsonError::NoObject { .. } | NdjsonError::LineTooLong => Self::BadReply,
+        }
+    }
+}
+
+/// A stream of events that is being read.
+pub type EventStream = DecodedStream<SseDecoder>;
+/// A stream of lines of JSON that is being read.
+pub type LineStream = DecodedStream<NdjsonDecoder>;
+
+/// A stream that is being read.
+pub struct DecodedStream<D> {
     pieces: Pin<Box<dyn Stream<Item = Result<Bytes, AttemptFailure>> + Send>>,
-    decoder: SseDecoder,
+    decoder: D,
     /// The status that the answer began with: what fails on the way keeps it, unless nothing came in time or the connection broke.
     status: u16,
     bytes: usize,
@@ -79,30 +154,30 @@ pub struct EventStream {
     pub clock: StreamClock,
 }
 
-impl std::fmt::Debug for EventStream {
+impl<D> std::fmt::Debug for DecodedStream<D> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
-            .debug_struct("EventStream")
+            .debug_struct("DecodedStream")
             .field("bytes", &self.bytes)
             .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
 }
 
-impl EventStream {
+impl<D: StreamDecoder> DecodedStream<D> {
     /// Reads `pieces` of an answer with `status` by `clock`, which runs since the request was sent.
     pub fn new(
         status: u16,
         pieces: impl Stream<Item = Result<Bytes, AttemptFailure>> + Send + 'static,
         clock: StreamClock,
     ) -> Self {
-        Self { pieces: Box::pin(pieces), decoder: SseDecoder::new(), status, bytes: 0, at_end: false, clock }
+        Self { pieces: Box::pin(pieces), decoder: D::default(), status, bytes: 0, at_end: false, clock }
     }
 
-    /// The next event, `None` at the end of the stream. A connection that breaks is a cut stream.
-    pub async fn next(&mut self) -> Result<Option<SseEvent>, AttemptFailure> {
+    /// The next whole piece, `None` at the end of the stream. A connection that breaks is a cut stream.
+    pub async fn next(&mut self) -> Result<Option<D::Item>, AttemptFailure> {
         loop {
-            if let Some(event) = self.decoder.pop().map_err(|error| failure_of_decoder(error, self.status))? {
+            if let Some(event) = self.decoder.pop().map_err(|error| self.undecodable(error))? {
                 return Ok(Some(event));
             }
             if self.at_end {
@@ -133,6 +208,11 @@ impl EventStream {
         }
     }
 
+    fn undecodable(&self, error: D::Error) -> AttemptFailure {
+        let message = error.to_string();
+        AttemptFailure { status: Some(self.status), ..AttemptFailure::new(error.into(), message) }
+    }
+
     fn take(&mut self, piece: &[u8]) -> Result<(), AttemptFailure> {
         self.bytes += piece.len();
         if self.bytes > STREAM_BYTES_MAX {
@@ -143,14 +223,6 @@ impl EventStream {
         self.decoder.push(piece);
         Ok(())
     }
-}
-
-fn failure_of_decoder(error: SseError, status: u16) -> AttemptFailure {
-    let ending = match error {
-        SseError::CutInsideCharacter => Ending::StreamCut,
-        SseError::InvalidUtf8 | SseError::LineTooLong | SseError::EventTooLarge => Ending::BadReply,
-    };
-    AttemptFailure { status: Some(status), ..AttemptFailure::new(ending, error.to_string()) }
 }
 
 #[cfg(test)]

@@ -64,9 +64,10 @@ impl Incoming {
         self.response.headers()
     }
 
-    pub(super) fn is_event_stream(&self) -> bool {
+    /// Whether its content type is this one, written in lower case.
+    pub(super) fn is_of_type(&self, kind: &str) -> bool {
         let content_type = self.response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-        content_type.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"))
+        content_type.is_some_and(|told| told.to_ascii_lowercase().starts_with(kind.as_bytes()))
     }
 
     /// The next piece of the body, `None` at its end.

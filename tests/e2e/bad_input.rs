@@ -115,10 +115,7 @@ fn configurations() {
         ("[defaults.breaker]\nwindow_calls = 5\ncalls_min = 10\n", &["watertight.toml:", "calls_min"]),
         ("[agents.draft]\nprovider = \"nowhere\"\n", &["watertight.toml:2", "nowhere"]),
         ("[providers.x]\nkind = \"telnet\"\n", &["watertight.toml:2", "telnet"]),
-        (
-            "[providers.x]\nkind = \"ollama\"\nbase_url = \"http://127.0.0.1:1\"\n",
-            &["watertight.toml:2", "not built yet"],
-        ),
+        ("[providers.x]\nkind = \"ollama\"\nnum_ctx = 0\n", &["watertight.toml:3", "num_ctx", "from 128 to 100000000"]),
         (
             "[providers.x]\nkind = \"http\"\nbase_url = \"ftp://127.0.0.1\"\n",
             &["watertight.toml:3", "base_url", "http"],

@@ -16,6 +16,20 @@ use crate::{
 /// What stands for a finish reason that nobody told.
 pub const FINISH_UNKNOWN: &str = "unknown";
 
+/// What a server says in place of an answer when it only loaded the model or put it away.
+const MOVED: [&str; 2] = ["load", "unload"];
+
+/// Whether a stop for this reason, with nothing said, is no answer at all.
+pub(in crate::transport) fn is_no_draft(finish_reason: Option<&str>) -> bool {
+    finish_reason.is_some_and(|reason| MOVED.contains(&reason))
+}
+
+/// The end of an attempt whose model was loaded or put away and said nothing. It cost no tokens.
+pub(in crate::transport) fn no_draft(status: u16) -> AttemptFailure {
+    let failure = AttemptFailure::new(Ending::NoDraft, "the model was loaded or unloaded and said nothing");
+    AttemptFailure { status: Some(status), usage: Some(Usage::default()), ..failure }
+}
+
 /// A complete answer of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Completion {

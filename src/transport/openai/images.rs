@@ -11,7 +11,7 @@ const PICTURE: &str = "image_url";
 const DATA: &str = "data:image/";
 
 /// The input without its pictures, and the pictures in their order.
-pub(super) fn taken_out(input: &Value) -> (Cow<'_, Value>, Vec<String>) {
+pub(in crate::transport) fn taken_out(input: &Value) -> (Cow<'_, Value>, Vec<String>) {
     if !has_pictures(input) {
         return (Cow::Borrowed(input), Vec::new());
     }
@@ -19,6 +19,12 @@ pub(super) fn taken_out(input: &Value) -> (Cow<'_, Value>, Vec<String>) {
     let mut pictures = Vec::new();
     take(&mut rest, &mut pictures);
     (Cow::Owned(rest), pictures)
+}
+
+/// The bytes of a picture's data URL, as base64; `None` where they are written in another way.
+pub(in crate::transport) fn base64_of(url: &str) -> Option<&str> {
+    let (kind, bytes) = url.split_once(',')?;
+    (kind.starts_with("data:") && kind.ends_with(";base64")).then_some(bytes)
 }
 
 /// Puts pictures beside the text of the last message, which is the user's.
@@ -79,6 +85,19 @@ mod tests {
         assert_eq!(messages[0]["content"], "s");
         let picture = json!({ "type": "image_url", "image_url": { "url": "data:image/jpeg;base64,AAAA" } });
         assert_eq!(messages[1]["content"], json!([{ "type": "text", "text": "p" }, picture]));
+    }
+
+    #[test]
+    fn the_bytes_of_a_data_url() {
+        for (url, want) in [
+            ("data:image/png;base64,QUJD", Some("QUJD")),
+            ("data:image/svg+xml;charset=utf-8;base64,QUJD", Some("QUJD")),
+            ("data:image/svg+xml,<svg/>", None),
+            ("https://elsewhere.example/;base64,QUJD", None),
+            ("data:image/png;base64", None),
+        ] {
+            assert_eq!(base64_of(url), want, "{url}");
+        }
     }
 
     #[test]

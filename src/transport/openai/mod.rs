@@ -2,10 +2,10 @@
 
 pub mod backend;
 pub mod completion;
-mod images;
+pub(crate) mod images;
 pub mod output;
 pub mod probe;
-mod relay;
+pub(crate) mod relay;
 pub mod request;
 pub mod settings;
 pub mod stream_reader;

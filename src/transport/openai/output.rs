@@ -12,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    completion::Completion,
+    completion::{Completion, is_no_draft, no_draft},
     settings::{Promise, Shape},
 };
 
@@ -20,12 +20,15 @@ use super::{
 const FAULTS_MAX: usize = 3;
 
 /// The agent's reply. `prompt_tokens` is the estimate for servers that tell no usage.
-pub(super) fn reply(
+pub(in crate::transport) fn reply(
     completion: Completion,
     promise: Promise<'_>,
     prompt_tokens: u64,
     status: u16,
 ) -> Result<Reply, AttemptFailure> {
+    if completion.text.is_empty() && is_no_draft(Some(&completion.finish_reason)) {
+        return Err(no_draft(status));
+    }
     let usage = completion.usage_or_estimate(prompt_tokens);
     let output = match promise {
         Promise::Text(None) => Ok(json!({ "text": plain_text(&completion) })),

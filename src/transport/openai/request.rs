@@ -33,7 +33,7 @@ pub(super) struct ChatRequest {
 }
 
 /// Whether this attempt asks for a stream. Several answers, probabilities and sound are only ever asked for whole.
-pub(super) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
+pub(in crate::transport) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
     let extra = &agent.settings.extra;
     let several = extra.get("n").and_then(Value::as_u64).is_some_and(|count| count > 1);
     let whole_only = several || extra.get("logprobs") == Some(&Value::Bool(true)) || extra.contains_key("audio");
@@ -42,7 +42,11 @@ pub(super) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
 }
 
 /// The text of the prompt: the agent's own, unless this attempt brings another one.
-fn prompt(agent: &CheckedSettings, attempt: &AttemptRequest, input: &Value) -> Result<String, TemplateError> {
+pub(in crate::transport) fn prompt(
+    agent: &CheckedSettings,
+    attempt: &AttemptRequest,
+    input: &Value,
+) -> Result<String, TemplateError> {
     match &attempt.prompt {
         None => agent.prompt.fill(input),
         Some(source) => Template::try_new(source, Filling::Text)?.fill(input),
@@ -96,7 +100,7 @@ fn response_format(schema: &Value) -> Value {
 }
 
 /// The headers of the request. Names of tenants and runs are none of a vendor's business.
-pub(super) fn headers(request: &AttemptRequest, wanted: Wanted) -> Result<HeaderMap, AttemptFailure> {
+pub(in crate::transport) fn headers(request: &AttemptRequest, wanted: Wanted) -> Result<HeaderMap, AttemptFailure> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if wanted == Wanted::Stream {

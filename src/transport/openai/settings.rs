@@ -115,7 +115,11 @@ pub struct InvalidOpenAi {
 }
 
 impl InvalidOpenAi {
-    fn new(key: &'static str, value: impl std::fmt::Display, rule: impl std::fmt::Display) -> Self {
+    pub(in crate::transport) fn new(
+        key: &'static str,
+        value: impl std::fmt::Display,
+        rule: impl std::fmt::Display,
+    ) -> Self {
         Self { key, value: value.to_string(), rule: rule.to_string() }
     }
 
@@ -127,7 +131,7 @@ impl InvalidOpenAi {
 
 /// What an answer is read as, and what the output must be.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Promise<'a> {
+pub(in crate::transport) enum Promise<'a> {
     /// Text; the object around it may have a shape.
     Text(Option<&'a Shape>),
     /// JSON of this shape.
@@ -137,20 +141,20 @@ pub(super) enum Promise<'a> {
 /// A promised shape, ready to check by.
 #[derive(Debug)]
 pub struct Shape {
-    pub(super) schema: Value,
-    pub(super) validator: jsonschema::Validator,
+    pub(in crate::transport) schema: Value,
+    pub(in crate::transport) validator: jsonschema::Validator,
 }
 
 /// Settings that were checked.
 #[derive(Debug)]
-pub(super) struct CheckedSettings {
-    pub(super) settings: OpenAiSettings,
-    pub(super) prompt: Template,
-    pub(super) shape: Option<Shape>,
+pub(in crate::transport) struct CheckedSettings {
+    pub(in crate::transport) settings: OpenAiSettings,
+    pub(in crate::transport) prompt: Template,
+    pub(in crate::transport) shape: Option<Shape>,
 }
 
 impl CheckedSettings {
-    pub(super) fn try_new(settings: OpenAiSettings) -> Result<Self, InvalidOpenAi> {
+    pub(in crate::transport) fn try_new(settings: OpenAiSettings) -> Result<Self, InvalidOpenAi> {
         if settings.model.is_empty() {
             return Err(InvalidOpenAi::new("model", "\"\"", "must name a model"));
         }
@@ -172,7 +176,7 @@ impl CheckedSettings {
 
 impl CheckedSettings {
     /// What its output must be.
-    pub(super) fn promise(&self) -> Promise<'_> {
+    pub(in crate::transport) fn promise(&self) -> Promise<'_> {
         match (&self.shape, self.settings.answer) {
             (None, _) => Promise::Text(None),
             (Some(shape), Answer::Text) => Promise::Text(Some(shape)),
@@ -181,7 +185,7 @@ impl CheckedSettings {
     }
 
     /// The shape that the model itself is asked for.
-    pub(super) fn json_shape(&self) -> Option<&Shape> {
+    pub(in crate::transport) fn json_shape(&self) -> Option<&Shape> {
         self.shape.as_ref().filter(|_| self.settings.answer == Answer::Json)
     }
 }

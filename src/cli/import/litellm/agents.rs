@@ -20,6 +20,7 @@ use crate::{
         retry_settings::ATTEMPTS_MAX,
     },
     runtime::settings::SLOTS_MAX,
+    settings::ollama::{NUM_CTX, NUM_CTX_MAX},
 };
 
 /// What a call has here unless configured.
@@ -57,10 +58,10 @@ fn variable_of(provider: &str) -> String {
     format!("{}_KEY", provider.to_uppercase())
 }
 
-/// A provider's table.
-pub(super) fn provider_table(name: &str, place: &Place) -> TomlTable {
+/// A provider's table. `longest` is the longest answer that anybody in the file may ask for.
+pub(super) fn provider_table(name: &str, place: &Place, longest: Option<u64>) -> TomlTable {
     let mut table = TomlTable::new(&["providers", name]);
-    table.set("kind", quoted("openai"));
+    table.set("kind", quoted(place.kind));
     match &place.base_url_variable {
         None => table.set("base_url", quoted(&place.base_url)),
         Some(variable) => {
@@ -87,6 +88,10 @@ pub(super) fn provider_table(name: &str, place: &Place) -> TomlTable {
             Text::Variable(variable) => format!("{{ env = {} }}", quoted(variable)),
         };
         table.set("query", format!("{{ {} = {value} }}", key_text("api-version")));
+    }
+    if let Some(tokens) = longest.filter(|tokens| place.kind == "ollama" && *tokens >= u64::from(NUM_CTX)) {
+        let room = tokens.saturating_mul(2).min(u64::from(NUM_CTX_MAX));
+        table.set_noted("num_ctx", room.to_string(), "twice the longest answer: prompt and answer share it");
     }
     table
 }

@@ -62,6 +62,8 @@ pub(super) struct Deployment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) vendor: &'static str,
+    /// Our word for how it is spoken to.
+    pub(super) kind: &'static str,
     pub(super) base_url: String,
     /// A variable whose value is the address: it has to be set as one of ours.
     pub(super) base_url_variable: Option<String>,
@@ -118,6 +120,7 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
         model: String::new(),
         place: Place {
             vendor: "",
+            kind: "openai",
             base_url: String::new(),
             base_url_variable: None,
             key: Key::None,
@@ -336,9 +339,8 @@ fn place(path: &str, raw: Raw, mut read: Deployment, account: &mut Account) -> O
         return refuse(format!("`{}` has no address of its own: give api_base", vendor.prefix));
     };
     let spoken = match vendor.style {
-        Style::Ollama => ", by its OpenAI-compatible API: a kind for its own is not built yet",
         Style::Plain if matches!(vendor.prefix, "anthropic" | "gemini") => ", by its OpenAI-compatible API",
-        Style::Plain | Style::Azure => "",
+        Style::Plain | Style::Azure | Style::Ollama => "",
     };
     let outcome = if spoken.is_empty() { Outcome::Taken } else { Outcome::Changed };
     account.note(&parameters, &entry, outcome, format!("model {} of a provider {}{spoken}", read.model, vendor.prefix));
@@ -356,7 +358,7 @@ fn place_of(vendor: &'static Vendor, model: &str, raw: Raw) -> Option<Place> {
     let base = given.or_else(|| vendor.base_url.map(str::to_owned))?;
     let base = base.trim_end_matches('/');
     let base_url = match vendor.style {
-        Style::Ollama if !base.ends_with("/v1") => format!("{base}/v1"),
+        Style::Ollama => base.strip_suffix("/v1").unwrap_or(base).to_owned(),
         Style::Azure if variable.is_none() => format!("{base}/openai/deployments/{}", percent_encoded(model)),
         _ => base.to_owned(),
     };
@@ -365,6 +367,7 @@ fn place_of(vendor: &'static Vendor, model: &str, raw: Raw) -> Option<Place> {
     let key = raw.key.unwrap_or_else(|| of_vendor.map_or(Key::None, |name| Key::Variable(name.to_owned())));
     Some(Place {
         vendor: vendor.prefix,
+        kind: if vendor.style == Style::Ollama { "ollama" } else { "openai" },
         base_url,
         base_url_variable: variable,
         key,

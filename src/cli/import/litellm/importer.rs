@@ -45,8 +45,9 @@ pub(in crate::cli::import) fn import(path: &str, bytes: &[u8]) -> Result<Importe
     let providers = providers(&deployments, &mut account);
     let mut config = String::new();
     push_comment(&mut config, &format!("Made by `watertight import litellm {path}`. Keys left out have our defaults."));
+    let longest = deployments.iter().filter_map(|deployment| deployment.max_output_tokens).max();
     for (name, place) in &providers {
-        provider_table(name, place).write(&mut config);
+        provider_table(name, place, longest).write(&mut config);
     }
     for table in agent_tables(&deployments, &providers, &settings, &mut account) {
         table.write(&mut config);

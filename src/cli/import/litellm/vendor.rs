@@ -18,7 +18,7 @@ pub(super) struct Vendor {
 pub(super) enum Style {
     /// `base_url` is what requests are joined to.
     Plain,
-    /// The model's own API lies at the address, OpenAI's below its `/v1`.
+    /// Ollama's own API lies at the address, OpenAI's below its `/v1`.
     Ollama,
     /// A deployment's address, with a version in the query and the key in a header.
     Azure,

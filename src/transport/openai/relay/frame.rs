@@ -15,7 +15,10 @@ use crate::{
     },
     transport::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
-        openai::stream_reader::{Heard, StreamReader},
+        openai::{
+            completion::{is_no_draft, no_draft},
+            stream_reader::{Heard, StreamReader},
+        },
         sse::SseEvent,
         usage,
     },
@@ -24,11 +27,11 @@ use crate::{
 /// The most answers of one request that are told apart; no server gives so many.
 const CHOICES_MAX: usize = 1_024;
 /// What stands at the end of a stream.
-pub(super) const DONE: &[u8] = b"data: [DONE]\n\n";
+pub(in crate::transport) const DONE: &[u8] = b"data: [DONE]\n\n";
 
 /// What a frame means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(in crate::transport) enum Meaning {
     /// Output of the model: text, reasoning, a refusal, parts of a tool call.
     Output,
     /// The usage, and nothing else.
@@ -141,7 +144,7 @@ impl FrameReader {
 
     /// The model was brought into memory or out of it, and was asked nothing.
     fn only_loaded(&self) -> bool {
-        matches!(self.finish_reason.as_deref(), Some("load" | "unload")) && self.pieces == 0
+        self.pieces == 0 && is_no_draft(self.finish_reason.as_deref())
     }
 
     /// Tokens as told, else counted by us and marked so; `None` while there is nothing to pay for.
@@ -169,10 +172,7 @@ impl FrameReader {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
             return Some(AttemptFailure { status: Some(head.status), ..cut });
         }
-        self.only_loaded().then(|| {
-            let bad = AttemptFailure::new(Ending::BadReply, "the model was loaded or unloaded and said nothing");
-            AttemptFailure { status: Some(head.status), ..bad }
-        })
+        self.only_loaded().then(|| no_draft(head.status))
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Meaning {
@@ -263,7 +263,7 @@ fn text_of(json: &str) -> Option<Cow<'_, str>> {
 }
 
 /// The frame as it goes on: name, id and data as they came, with line feeds.
-pub(super) fn bytes_of(event: &SseEvent) -> Bytes {
+pub(in crate::transport) fn bytes_of(event: &SseEvent) -> Bytes {
     let mut text = String::with_capacity(event.data.len() + event.event.len() + 24);
     for (field, value) in [("event: ", &event.event), ("id: ", &event.id)] {
         if !value.is_empty() {

@@ -1,11 +1,12 @@
 //! Somebody else's request to a model's server, passed on as it came.
 //!
 //! Reading order: what is sent (`request`), what a frame means (`frame`), a whole answer (`whole`) or one put together from a stream
-//! (`assemble`), and the exchange itself.
+//! (`assemble`), what becomes of frames (`way_out`), and the exchange itself.
 
 pub(super) mod exchange;
 
 mod assemble;
-mod frame;
-mod request;
+pub(crate) mod frame;
+pub(crate) mod request;
+pub(crate) mod way_out;
 mod whole;

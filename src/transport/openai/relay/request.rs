@@ -17,7 +17,7 @@ const OWN_MEMBERS: &[&str] = &["priority"];
 const MESSAGE_TOKENS: u64 = 4;
 
 /// Whether the upstream is asked for a stream. Several answers, probabilities and sound are only ever asked for as the caller did.
-pub(super) fn wanted(upstream: StreamUpstream, relay: &Relay) -> Wanted {
+pub(in crate::transport) fn wanted(upstream: StreamUpstream, relay: &Relay) -> Wanted {
     match (relay.kind, relay.form) {
         (RelayKind::Embeddings, _) => Wanted::Whole,
         (RelayKind::Chat, RelayForm::Stream { .. }) => Wanted::Stream,
@@ -58,7 +58,7 @@ fn stream_options(body: &RawObject) -> Cow<'static, str> {
 }
 
 /// About how many tokens the request has, for servers that tell no usage. Pictures are counted as one message each.
-pub(super) fn estimate_prompt(relay: &Relay) -> u64 {
+pub(in crate::transport) fn estimate_prompt(relay: &Relay) -> u64 {
     let read = |key| relay.body.get(key).and_then(|text| serde_json::from_str::<Value>(text).ok());
     match relay.kind {
         RelayKind::Embeddings => read("input").as_ref().map_or(0, texts_of),

@@ -11,7 +11,7 @@ use crate::{
     runtime::relay::RelayKind,
     transport::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
-        openai::completion::Completion,
+        openai::completion::{Completion, is_no_draft, no_draft},
         usage,
     },
 };
@@ -80,8 +80,8 @@ pub(super) fn look(
     };
     let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
     let usage = told.as_ref().and_then(usage::told).map_or_else(|| estimate(kind, head, body, prompt_tokens), Ok)?;
-    if matches!(finish_reason.as_deref(), Some("load" | "unload")) && says_nothing(head, body) {
-        return Err(bad("the model was loaded or unloaded and said nothing".to_owned()));
+    if is_no_draft(finish_reason.as_deref()) && says_nothing(head, body) {
+        return Err(no_draft(head.status));
     }
     Ok(Seen { usage, finish_reason })
 }
@@ -149,7 +149,7 @@ mod tests {
             (
                 RelayKind::Chat,
                 r#"{"choices":[{"finish_reason":"load","message":{"content":""}}]}"#,
-                Err(Ending::BadReply),
+                Err(Ending::NoDraft),
             ),
             (
                 RelayKind::Embeddings,

@@ -7,10 +7,10 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::{
-    model::raw_object::RawObject,
+    model::{raw_object::RawObject, reply::Usage},
     runtime::{
         ports::{AttemptTimeouts, Backend, TokioClock},
-        relay::{RELAY_PIECES_MAX, RelayKind},
+        relay::{RELAY_PIECES_MAX, RelayBegan, RelayKind, StreamUsage},
     },
     transport::{
         client::ProviderOptions,

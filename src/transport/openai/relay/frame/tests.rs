@@ -93,7 +93,7 @@ fn ends() {
         (format!("{said}data: [DONE]"), None),
         (format!("{said}{}{}", stop(0).replace("\"index\":0", "\"index\":1"), ""), Some(Ending::StreamCut)),
         (format!("{said}{}{}", stop(1), stop(0)), None),
-        (load.to_owned(), Some(Ending::BadReply)),
+        (load.to_owned(), Some(Ending::NoDraft)),
         (format!("{said}{load}"), None),
     ] {
         assert_eq!(read(stream.as_bytes()).2, want, "{stream}");

@@ -1,0 +1,193 @@
+//! One exchange with an Ollama server. Never repeats anything; dropping the future closes the connection, which ends the server's work
+//! (and the loading of a model that nobody else waits for).
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::Method;
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Reply},
+    },
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+    transport::{
+        client::{Answer, Outgoing, ProviderClient},
+        error_body::{AnswerHead, ErrorPointers},
+        http_agent::request::Wanted,
+        ndjson::{JsonObject, NdjsonDecoder, NdjsonError},
+        openai::{completion::Completion, output, request::headers, settings::InvalidOpenAi},
+        stream::{LineStream, StreamClock},
+    },
+};
+
+use super::{
+    failure::corrected,
+    request,
+    server::{LoadedModel, OllamaServer},
+    settings::{CheckedOllama, KeepAlive, OllamaSettings},
+    stream_reader::{Heard, StreamReader},
+};
+
+/// A load that took so long was one from disk.
+const LOAD_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// An agent whose work is done by a model behind an Ollama server.
+#[derive(Debug)]
+pub struct OllamaAgent {
+    client: Arc<ProviderClient>,
+    agent: CheckedOllama,
+}
+
+impl OllamaAgent {
+    /// An agent at `client`'s provider.
+    pub fn try_new(client: Arc<ProviderClient>, settings: OllamaSettings) -> Result<Self, InvalidOpenAi> {
+        Ok(Self { client, agent: CheckedOllama::try_new(settings)? })
+    }
+
+    /// The models that the server has in memory, and until when. Bounded in time.
+    pub async fn loaded(&self) -> Result<Vec<LoadedModel>, AttemptFailure> {
+        OllamaServer::new(&self.client).loaded().await
+    }
+
+    /// Has this agent's model loaded as this agent uses it, unless it stands in memory so already. Has no timeout of its own: who calls
+    /// it knows how long a load may take. Dropping the future can end the load.
+    pub async fn load(&self) -> Result<WarmUp, AttemptFailure> {
+        let server = OllamaServer::new(&self.client);
+        // A server too old for the question is asked for the model all the same.
+        let loaded = server.loaded().await.unwrap_or_default();
+        let as_ours = |model: &LoadedModel| {
+            model.is(self.agent.model()) && model.num_ctx.is_none_or(|tokens| tokens == self.agent.num_ctx)
+        };
+        if loaded.iter().any(as_ours) {
+            return Ok(WarmUp::WasLoaded);
+        }
+        server.load(&self.agent).await?;
+        Ok(WarmUp::Loaded)
+    }
+
+    async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        let wanted = request::wanted(&self.agent, progress.is_watched());
+        let chat = request::chat(&self.agent, request, wanted)?;
+        let outgoing = Outgoing {
+            method: Method::POST,
+            path: request::CHAT_PATH.to_owned(),
+            headers: headers(request, wanted)?,
+            body: Some(chat.body),
+        };
+        let clock = StreamClock::start(request.timeouts);
+        let no_pointers = ErrorPointers::default();
+        let sent = self.client.send_heard(outgoing, &no_pointers, request.capture.as_ref());
+        let answer = match wanted {
+            Wanted::Whole => sent.await,
+            Wanted::Stream => clock.within(sent).await?,
+        }
+        .map_err(corrected)?;
+        let status = answer.head.status;
+        let completion = if answer.is_plain_json {
+            read_whole(answer, progress, chat.prompt_tokens).await?
+        } else {
+            read_stream(answer, clock, progress, chat.prompt_tokens).await?
+        };
+        output::reply(completion, self.agent.asked.promise(), chat.prompt_tokens, status)
+    }
+}
+
+/// The objects of an answer that came as a whole: one, or lines of them under another name.
+pub(super) fn objects_of(head: AnswerHead, body: &[u8]) -> Result<Vec<JsonObject>, AttemptFailure> {
+    if let Ok(object) = serde_json::from_slice(body) {
+        return Ok(vec![object]);
+    }
+    let mut decoder = NdjsonDecoder::new();
+    decoder.push(body);
+    decoder.finish();
+    let mut objects = Vec::new();
+    let bad = |error: NdjsonError| AttemptFailure {
+        status: Some(head.status),
+        ..AttemptFailure::new(Ending::BadReply, error.to_string())
+    };
+    while let Some(object) = decoder.pop().map_err(bad)? {
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+/// A model that had to be loaded first has not been slow. What a warm one takes to be found again is no load.
+pub(super) fn tell_of_load(load_time: Duration, progress: &Progress) {
+    if load_time >= LOAD_TIME_MIN {
+        progress.model_loads();
+    }
+}
+
+async fn read_whole(answer: Answer, progress: &Progress, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
+    let head = answer.head;
+    let body = answer.into_body().await?;
+    let mut reader = StreamReader::new();
+    for object in objects_of(head, &body)? {
+        reader.read(head, object)?;
+    }
+    tell_of_load(reader.load_time(), progress);
+    reader.finish(head, prompt_tokens)
+}
+
+async fn read_stream(
+    answer: Answer,
+    clock: StreamClock,
+    progress: &Progress,
+    prompt_tokens: u64,
+) -> Result<Completion, AttemptFailure> {
+    let head = answer.head;
+    let mut reader = StreamReader::new();
+    let mut lines = LineStream::new(head.status, answer.into_pieces(), clock);
+    while !reader.is_done() {
+        let told = match lines.next().await {
+            Ok(Some(object)) => reader.read(head, object),
+            Ok(None) => break,
+            Err(failure) => Err(failure),
+        };
+        // An answer that failed after its first content has cost what came until then.
+        let paid = |failure: AttemptFailure| AttemptFailure { usage: reader.used(prompt_tokens), ..failure };
+        match told.map_err(paid)? {
+            Heard::Content(text) => {
+                progress.content(&text).await;
+                lines.clock.content();
+            }
+            Heard::AtWork => lines.clock.content(),
+            Heard::Nothing => {}
+        }
+    }
+    tell_of_load(reader.load_time(), progress);
+    let completion = reader.finish(head, prompt_tokens)?;
+    // A connection that has nothing more to say can be used again.
+    lines.drain().await;
+    Ok(completion)
+}
+
+impl Backend for OllamaAgent {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        Box::pin(async move { self.exchange(request, progress).await.map_err(|failure| self.client.scrub(failure)) })
+    }
+
+    fn cold_start(&self) -> ColdStart {
+        let keeps_for = match self.agent.keep_alive {
+            KeepAlive::For(time) => Some(time),
+            KeepAlive::Forever => None,
+        };
+        ColdStart::OnDemand { keeps_for }
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        Box::pin(self.load())
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        Some(Box::pin(async { OllamaServer::new(&self.client).version().await.map(|_| ()) }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! Reads the lines of a model's answer, without sockets and clocks. An answer is complete when a line says `"done": true`; with no such
+//! line it was cut, whatever came before.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Usage},
+    },
+    transport::{
+        client::BODY_BYTES_MAX,
+        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        ndjson::JsonObject,
+        openai::completion::{Completion, FINISH_UNKNOWN, is_no_draft, no_draft},
+        usage::estimate_tokens,
+    },
+};
+
+use super::{
+    failure::corrected,
+    line::{Line, usage},
+};
+
+/// What a line means for whoever waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// Text of the answer.
+    Content(String),
+    /// The model is at work, but this is no text of the answer: thoughts, tool calls.
+    AtWork,
+    /// Nothing of meaning.
+    Nothing,
+}
+
+/// The reader of one answer.
+#[derive(Debug, Default)]
+pub struct StreamReader {
+    text: String,
+    pieces: u64,
+    prompt_told: Option<u64>,
+    output_told: Option<u64>,
+    done: Option<String>,
+    load_time: Duration,
+}
+
+/// Reads a line, or the failure that stands in it under a good status.
+pub(super) fn read_line(head: AnswerHead, object: JsonObject) -> Result<Line, AttemptFailure> {
+    let value = Value::Object(object);
+    if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+        return Err(corrected(failure));
+    }
+    match value {
+        Value::Object(object) => Ok(Line::read(object)),
+        _ => Ok(Line::default()),
+    }
+}
+
+impl StreamReader {
+    /// A reader at the beginning of an answer.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads one line.
+    pub fn read(&mut self, head: AnswerHead, object: JsonObject) -> Result<Heard, AttemptFailure> {
+        if self.is_done() {
+            return Ok(Heard::Nothing);
+        }
+        let line = read_line(head, object)?;
+        self.prompt_told = line.prompt_tokens.or(self.prompt_told);
+        self.output_told = line.output_tokens.or(self.output_told);
+        self.done = line.done;
+        self.load_time = line.load_time;
+        self.pieces += u64::from(!line.content.is_empty());
+        self.text.push_str(&line.content);
+        if self.text.len() > BODY_BYTES_MAX {
+            let bad =
+                AttemptFailure::new(Ending::BadReply, format!("the answer is larger than {BODY_BYTES_MAX} bytes"));
+            return Err(AttemptFailure { status: Some(head.status), ..bad });
+        }
+        if !line.content.is_empty() {
+            return Ok(Heard::Content(line.content));
+        }
+        let at_work = !line.thinking.is_empty() || !line.tool_calls.is_empty();
+        Ok(if at_work { Heard::AtWork } else { Heard::Nothing })
+    }
+
+    /// True once a line has said that it is the last.
+    pub fn is_done(&self) -> bool {
+        self.done.is_some()
+    }
+
+    /// How long the model was loaded for this answer, as its last line told.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    /// What an answer that breaks off here has used; `None` while there is nothing to pay for.
+    pub fn used(&self, prompt_counted: u64) -> Option<Usage> {
+        let begun = self.pieces > 0 || self.output_told.is_some();
+        begun.then(|| usage(self.prompt_told, self.output_told, prompt_counted, self.output_counted()))
+    }
+
+    /// The answer has ended: all of it, or the failure of one that was cut or that is none.
+    pub fn finish(self, head: AnswerHead, prompt_counted: u64) -> Result<Completion, AttemptFailure> {
+        let Some(reason) = &self.done else {
+            let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without a line that says it is done");
+            return Err(AttemptFailure { status: Some(head.status), usage: self.used(prompt_counted), ..cut });
+        };
+        if self.text.is_empty() && is_no_draft(Some(reason)) {
+            return Err(no_draft(head.status));
+        }
+        Ok(Completion {
+            usage: Some(usage(self.prompt_told, self.output_told, prompt_counted, self.output_counted())),
+            text: self.text,
+            pieces: self.pieces,
+            finish_reason: self.done.unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
+            ..Completion::default()
+        })
+    }
+
+    fn output_counted(&self) -> u64 {
+        estimate_tokens(&self.text).max(self.pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests;
