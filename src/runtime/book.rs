@@ -17,9 +17,11 @@ use crate::{
     policy::{
         breaker::{
             machine::Breaker,
+            settings::BreakerSettings,
             state::{Effect, Outcome, Pass, PassKind, Reason, Snapshot, StateName, Transition},
             window::Source,
         },
+        setting::InvalidSetting,
         verdict::{Judgement, KeyAct, Keyed, Verdict, judge},
     },
 };
@@ -45,6 +47,15 @@ pub(crate) struct Entry {
     members: Vec<BreakerId>,
     timer: Option<Timestamp>,
     metrics: EntryMetrics,
+    shown: Shown,
+}
+
+/// Whether there is anything that a breaker guards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    Yes,
+    /// What it guarded is gone. It lives on for calls that are under way, and in case that comes back.
+    Hidden,
 }
 
 struct EntryMetrics {
@@ -82,6 +93,8 @@ pub(crate) struct Book {
     timers: BTreeSet<(Timestamp, BreakerId)>,
     /// Transitions that nobody was told of yet.
     news: Vec<BreakerEvent>,
+    /// Every name that a breaker ever had, as of the last reload.
+    former: BTreeSet<Arc<str>>,
     /// When the first quarantine may end.
     pub(crate) quarantine_until: Option<Timestamp>,
 }
@@ -100,6 +113,7 @@ impl Book {
             members: Vec::new(),
             timer: None,
             metrics,
+            shown: Shown::Yes,
         };
         show_state(&entry);
         self.entries.push(entry);
@@ -120,7 +134,62 @@ impl Book {
 
     /// The breaker of this name.
     pub(crate) fn find(&self, name: &str) -> Option<BreakerId> {
-        self.entries.iter().position(|entry| &*entry.name == name).map(BreakerId)
+        let is_it = |entry: &Entry| entry.shown == Shown::Yes && &*entry.name == name;
+        self.entries.iter().position(is_it).map(BreakerId)
+    }
+
+    /// The breaker of this name, though what it guards be gone.
+    pub(crate) fn find_ever(&self, name: &str) -> Option<BreakerId> {
+        self.find(name).or_else(|| self.entries.iter().position(|entry| &*entry.name == name).map(BreakerId))
+    }
+
+    /// A breaker goes on with other settings, and maybe under another name. The supervisor is to be told that there may be news.
+    pub(crate) fn renew(
+        &mut self,
+        id: BreakerId,
+        name: String,
+        settings: BreakerSettings,
+        now: Timestamp,
+    ) -> Result<Option<Guard>, InvalidSetting> {
+        let Some(entry) = self.entries.get_mut(id.0) else { return Ok(None) };
+        if *entry.name != *name {
+            entry.name = name.into();
+            entry.metrics = EntryMetrics::of(&entry.name);
+        }
+        entry.shown = Shown::Yes;
+        let guard = Guard { name: Arc::clone(&entry.name), id, gate: Arc::clone(&entry.gate) };
+        guard.gate.set_trials(settings.trials);
+        let mut broken = Ok(());
+        self.change(id, |breaker| {
+            // A caller may have turned the gate half-open a moment ago: its trials are out.
+            let opened = follow_gate(breaker, guard.gate.generation(), now);
+            let changes = breaker.reconfigure(settings, now).unwrap_or_else(|error| {
+                broken = Err(error);
+                Vec::new()
+            });
+            opened.into_iter().chain(changes).collect()
+        });
+        broken?;
+        if let Some(entry) = self.entries.get(id.0) {
+            show_state(entry);
+        }
+        Ok(Some(guard))
+    }
+
+    /// Only these breakers guard something now, and these stand below others. The names of the others.
+    pub(crate) fn show_only(
+        &mut self,
+        guards: &BTreeSet<BreakerId>,
+        below: &[(BreakerId, BreakerId)],
+    ) -> Vec<Arc<str>> {
+        for (place, entry) in self.entries.iter_mut().enumerate() {
+            let id = BreakerId(place);
+            entry.shown = if guards.contains(&id) { Shown::Yes } else { Shown::Hidden };
+            entry.members = below.iter().filter(|(owner, _)| *owner == id).map(|(_, member)| *member).collect();
+        }
+        self.former.extend(self.entries.iter().map(|entry| Arc::clone(&entry.name)));
+        let former: Vec<Arc<str>> = self.former.iter().map(Arc::clone).collect();
+        former.into_iter().filter(|name| self.find(name).is_none()).collect()
     }
 
     pub(crate) fn next_timer(&self) -> Option<Timestamp> {
@@ -364,6 +433,9 @@ fn tell(breaker: &Arc<str>, transition: Transition) {
 
 /// One-hot, so that the sum over states is always 1.
 fn show_state(entry: &Entry) {
+    if entry.shown == Shown::Hidden {
+        return;
+    }
     let snapshot = entry.breaker.snapshot();
     for state in StateName::ALL {
         let labels =
@@ -374,6 +446,9 @@ fn show_state(entry: &Entry) {
 }
 
 fn show_shares(entry: &Entry) {
+    if entry.shown == Shown::Hidden {
+        return;
+    }
     let snapshot = entry.breaker.snapshot();
     entry.metrics.failure_share.set(snapshot.failure_share.unwrap_or(0.0));
     entry.metrics.slow_share.set(snapshot.slow_share.unwrap_or(0.0));
@@ -400,7 +475,7 @@ mod tests {
     use crate::{
         policy::{
             breaker::{
-                settings::{BreakerSettings, HalfOpenBy, Scope},
+                settings::{HalfOpenBy, Scope},
                 state::GateView,
             },
             chance::Chance,

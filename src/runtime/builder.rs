@@ -12,9 +12,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     address::Address,
-    assembly::{self, AgentParts},
+    assembly::{self, AgentParts, Made},
     capture::Captures,
-    compartments::CompartmentsBuilder,
+    compartments::{Compartments, CompartmentsBuilder, State},
     core::{AgentTable, Shared},
     dead_letters::{DeadLetterBox, DeadLetters},
     engine::Runtime,
@@ -22,6 +22,7 @@ use super::{
     outside::OutsideBackend,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
+    reload::before::Before,
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
@@ -90,6 +91,9 @@ pub enum StartError {
         /// The agent that it names.
         agent: Name,
     },
+    /// A reload has no place left for what is new: places of what is gone are never given to others.
+    #[error("too many agents, providers or features have come and gone; this needs a restart")]
+    NoPlaceLeft,
     /// More agents than [`AGENTS_MAX`].
     #[error("more than {AGENTS_MAX} agents")]
     TooManyAgents,
@@ -215,19 +219,24 @@ impl RuntimeBuilder {
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
-        let mut book = Book::default();
-        let mut compartments = CompartmentsBuilder::new(&self.compartments);
+        let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
+        let before = Before::nothing(clock.now());
+        let (mut book, mut state) = (Book::default(), State::default());
+        let mut compartments = CompartmentsBuilder::new(&self.compartments, &mut state, before.now);
         let targets = assembly::lay_out(self.agents)?;
-        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let making = (&mut book, &mut compartments);
+        let providers = assembly::make_providers(&self.providers, &targets, making, chance, &before)?;
+        let Made { agents, models } =
+            assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &before)?;
+        compartments.begin();
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
-            clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
+            clock,
             chance,
-            table: ArcSwap::from_pointee(AgentTable { agents, places }),
-            compartments: compartments.build(),
+            table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
+            compartments: Compartments::of(state, self.compartments.classes),
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),
@@ -244,6 +253,8 @@ impl RuntimeBuilder {
             journal: self.journal,
             captures: self.captures,
             frozen: AtomicBool::new(false),
+            reloading: tokio::sync::Mutex::new(()),
+            gone_labels: ArcSwap::default(),
         });
         shared.pulse.begin(shared.now());
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
@@ -251,6 +262,6 @@ impl RuntimeBuilder {
         let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };
         let (root, joined) =
             Actor::spawn(None, root, ()).await.map_err(|error| StartError::Actors(error.to_string()))?;
-        Ok(Runtime::new(shared, runs, events, root.get_cell(), joined))
+        Ok(Runtime::new(shared, runs, events, root, joined))
     }
 }

@@ -13,9 +13,9 @@ use super::{
     run_cell::RunCell,
 };
 use crate::{
-    model::clock::Timestamp,
+    model::{clock::Timestamp, name::Name},
     policy::{
-        bulkhead::{Bulkhead, Full, Member, NO_MEMBER},
+        bulkhead::{Bulkhead, Full, Guarantees, Member, NO_MEMBER},
         compartment::{
             directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
@@ -32,13 +32,15 @@ pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
     classes: ClassSettings,
-    /// What features have taken, by their place.
-    feature_gauges: Vec<Gauge>,
 }
 
-struct State {
+/// What stands behind the lock.
+#[derive(Default)]
+pub(crate) struct State {
     pool: Pool<Waiter>,
     directory: Directory,
+    /// What features have taken, by their place.
+    feature_gauges: Vec<Gauge>,
 }
 
 /// Who waits in the line.
@@ -143,46 +145,119 @@ impl Seats {
     }
 }
 
-/// Puts the counts together while a runtime is built.
-pub(crate) struct CompartmentsBuilder {
-    pool: Pool<Waiter>,
-    pub(crate) directory: Directory,
+/// Puts the counts together while a runtime is built, or renews them while it runs.
+pub(crate) struct CompartmentsBuilder<'a> {
+    state: &'a mut State,
     classes: ClassSettings,
+    now: Timestamp,
+    /// Who waited and was served by what was renewed.
+    granted: Vec<Granted<Waiter>>,
 }
 
-impl CompartmentsBuilder {
-    pub(crate) fn new(settings: &CompartmentSettings) -> Self {
-        let mut pool = Pool::default();
-        let directory = Directory::new(settings, &mut pool);
-        Self { pool, directory, classes: settings.classes.clone() }
+impl<'a> CompartmentsBuilder<'a> {
+    /// Features, tiers and tenants by `settings`, beside what `state` has already.
+    pub(crate) fn new(settings: &CompartmentSettings, state: &'a mut State, now: Timestamp) -> Self {
+        let granted = state.directory.renew(settings, &mut state.pool, now);
+        Self { state, classes: settings.classes.clone(), now, granted }
+    }
+
+    /// What a provider keeps for each feature.
+    pub(crate) fn guaranteed_of(&self, provider: &Name) -> Vec<u32> {
+        self.state.directory.guaranteed_of(provider)
+    }
+
+    /// The slots of an agent or provider: those that are there already, with another cap and other shares, else new ones.
+    pub(crate) fn renew(
+        &mut self,
+        count: Option<CountId>,
+        name: impl FnOnce() -> Arc<str>,
+        cap: u32,
+        guarantees: &Guarantees,
+    ) -> CountId {
+        let Some(count) = count else { return self.add(name(), Bulkhead::shared(cap, guarantees)) };
+        self.granted.extend(self.state.pool.resize(count, cap, guarantees, self.now));
+        count
     }
 
     /// Adds the count of an agent or provider.
     pub(crate) fn add(&mut self, name: Arc<str>, slots: Bulkhead) -> CountId {
-        self.pool.add(name, slots)
+        self.state.pool.add(name, slots)
     }
 
     pub(crate) fn classes(&self) -> &ClassSettings {
         &self.classes
     }
 
-    pub(crate) fn build(self) -> Compartments {
-        let Self { pool, directory, classes } = self;
-        let gauge = |(name, count): (&crate::model::name::Name, Option<CountId>)| {
+    /// Shows what there is. Who was served is to be told.
+    fn finish(self) -> Vec<Granted<Waiter>> {
+        let State { pool, directory, feature_gauges } = self.state;
+        let gauge = |(name, count): (&Name, Option<CountId>)| {
             let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
-            metric::set(
-                metric::FEATURE_SLOTS,
-                labels(),
-                count.map_or(f64::INFINITY, |count| f64::from(pool.cap(count))),
-            );
+            let cap = count.map(|count| pool.cap(count)).filter(|cap| *cap < u32::MAX);
+            metric::set(metric::FEATURE_SLOTS, labels(), cap.map_or(f64::INFINITY, f64::from));
             metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels())
         };
-        let feature_gauges = directory.features().map(gauge).collect();
-        Compartments { state: Mutex::new(State { pool, directory }), classes, feature_gauges }
+        *feature_gauges = directory.features().map(gauge).collect();
+        self.granted
+    }
+
+    /// The slots of a runtime that begins: nobody waits for them yet.
+    pub(crate) fn begin(self) {
+        drop(self.finish());
     }
 }
 
 impl Compartments {
+    pub(crate) fn of(state: State, classes: ClassSettings) -> Self {
+        Self { state: Mutex::new(state), classes }
+    }
+
+    /// Whether there is a place for each of these features.
+    pub(crate) fn has_places_for(&self, settings: &CompartmentSettings) -> bool {
+        lock(&self.state).directory.has_places_for(settings)
+    }
+
+    /// The order of classes: it holds for as long as the runtime runs.
+    pub(crate) fn order(&self) -> &[&'static str] {
+        &self.classes.order
+    }
+
+    /// Renews features, tiers and tenants, and whatever `make` renews, in one step. Who waited for what is there now gets it.
+    pub(crate) fn renew<T>(
+        &self,
+        shared: &Arc<Shared>,
+        settings: &CompartmentSettings,
+        make: impl FnOnce(&mut CompartmentsBuilder<'_>) -> T,
+    ) -> T {
+        let mut state = lock(&self.state);
+        let mut builder = CompartmentsBuilder::new(settings, &mut state, shared.now());
+        let made = make(&mut builder);
+        let granted = builder.finish();
+        Self::show_line(&state.pool);
+        drop(state);
+        for granted in granted {
+            deliver(shared, granted);
+        }
+        made
+    }
+
+    /// Lets everybody go who waits for a slot of this count and nothing else: there will be none.
+    pub(crate) fn dismiss(&self, count: CountId) {
+        let dismissed = {
+            let mut state = lock(&self.state);
+            let dismissed = state.pool.dismiss(count);
+            Self::show_line(&state.pool);
+            dismissed
+        };
+        // Callers hear of it by this; steps are looked after by the orchestrator.
+        drop(dismissed);
+    }
+
+    /// Features that are gone, by name.
+    pub(crate) fn gone_features(&self) -> Vec<Arc<str>> {
+        lock(&self.state).directory.gone_features().map(|name| Arc::from(name.as_str())).collect()
+    }
+
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
         self.classes.place(class)
@@ -199,12 +274,14 @@ impl Compartments {
         let class = self.class(asking.class);
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
             Ok(()) => {
-                self.show(pool, &place);
+                for seat in place.needs.iter() {
+                    show_feature(&state, seat);
+                }
                 drop(state);
                 Ok(Seats { shared: Arc::clone(shared), needs, taken: now, unused: true })
             }
@@ -226,7 +303,7 @@ impl Compartments {
     ) -> Result<LinedUp, NoPlace> {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?;
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
@@ -238,7 +315,7 @@ impl Compartments {
             Lining::Step { run, key, .. } => Waiter::Step(run, key),
         };
         let joined = pool.join(Order { class, since, number }, line, ways, waiter, now).map_err(NoPlace::Full)?;
-        self.show_line(pool);
+        Self::show_line(pool);
         drop(state);
         Ok(match joined {
             Joined::Waits(ticket) => LinedUp::Waits(ticket),
@@ -250,7 +327,7 @@ impl Compartments {
     pub(crate) fn max_wait(&self, asking: Asking<'_>) -> std::time::Duration {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         directory
             .place(pool, asking.feature, asking.tenant, class)
             .map_or(std::time::Duration::ZERO, |place| place.max_wait)
@@ -260,7 +337,7 @@ impl Compartments {
     pub(crate) fn leave(&self, ticket: Ticket) -> bool {
         let mut state = lock(&self.state);
         let left = state.pool.leave(ticket);
-        self.show_line(&state.pool);
+        Self::show_line(&state.pool);
         drop(state);
         // The waiter is freed where nobody waits for the lock.
         left.is_some()
@@ -284,11 +361,11 @@ impl Compartments {
         let mut state = lock(&self.state);
         let pool = &mut state.pool;
         let granted = if unused { pool.undo(needs, taken, now) } else { pool.give_back(needs, taken, now) };
-        for seat in needs.iter() {
-            self.show_feature(pool, seat);
-        }
         if !granted.is_empty() {
-            self.show_line(pool);
+            Self::show_line(pool);
+        }
+        for seat in needs.iter() {
+            show_feature(&state, seat);
         }
         drop(state);
         for granted in granted {
@@ -296,23 +373,17 @@ impl Compartments {
         }
     }
 
-    fn show(&self, pool: &Pool<Waiter>, place: &Place) {
-        for seat in place.needs.iter() {
-            self.show_feature(pool, seat);
-        }
-    }
-
-    /// The gauge of the feature whose own count this is.
-    fn show_feature(&self, pool: &Pool<Waiter>, seat: Seat) {
-        if let Some(gauge) = self.feature_gauges.get(usize::from(seat.member.feature))
-            && pool.name(seat.count).starts_with("feature:")
-        {
-            gauge.set(f64::from(pool.in_flight(seat.count)));
-        }
-    }
-
-    fn show_line(&self, pool: &Pool<Waiter>) {
+    fn show_line(pool: &Pool<Waiter>) {
         metric::set(metric::LINE_LENGTH, Vec::new(), pool.waiting() as f64);
+    }
+}
+
+/// Shows the feature whose own count this is.
+fn show_feature(state: &State, seat: Seat) {
+    if let Some(gauge) = state.feature_gauges.get(usize::from(seat.member.feature))
+        && state.pool.name(seat.count).starts_with("feature:")
+    {
+        gauge.set(f64::from(state.pool.in_flight(seat.count)));
     }
 }
 

@@ -27,7 +27,10 @@ use crate::{
     },
 };
 
-/// A cloneable front of one agent.
+/// So many reloads may overtake one admission.
+const RELOADS_MET_MAX: usize = 8;
+
+/// A cloneable front of one agent. It outlives reloads: each call goes to the agent as it is then.
 #[derive(Clone)]
 pub struct AgentHandle {
     pub(crate) shared: Arc<Shared>,
@@ -145,7 +148,32 @@ impl AgentHandle {
 
     /// Takes everything that a call needs at this target, or nothing: gates from the outside in, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
-        self.admit_as(context, &ParkedAt::default(), Held::Nothing)
+        self.as_now(|front| front.admit_as(context, &ParkedAt::default(), Held::Nothing))
+    }
+
+    /// Does something with the agent as it is now: a reload may have put another core at its place since this handle was made, and may
+    /// do so again meanwhile.
+    pub(crate) fn as_now<T>(&self, admit: impl Fn(&Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        if !self.agent.superseded.load(Ordering::Acquire) {
+            match admit(self) {
+                Err(Refusal::Gone) => {}
+                admitted => return admitted,
+            }
+        }
+        for _ in 0..RELOADS_MET_MAX {
+            let Some(front) = self.now() else { break };
+            match admit(&front) {
+                Err(Refusal::Gone) => {}
+                admitted => return admitted,
+            }
+        }
+        Err(Refusal::Gone)
+    }
+
+    /// The agent of this name as it is now, if it is still there.
+    pub(crate) fn now(&self) -> Option<Self> {
+        let agent = self.shared.agent(self.name().as_str())?;
+        Some(Self { shared: Arc::clone(&self.shared), agent })
     }
 
     /// The same for a run that is `parked`: of the gates it is parked at it may take the trials that are kept for such runs. That is so
@@ -168,13 +196,14 @@ impl AgentHandle {
         let mut passes = Passes::default();
         let moves_on = matches!(held, Held::Call(_));
         let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(context, now, held));
-        match lease {
-            Ok(lease) => {
+        let admitted = lease.and_then(|lease| Ok((lease, self.agent.presence.enter().ok_or(Refusal::Gone)?)));
+        match admitted {
+            Ok((lease, entered)) => {
                 passes.announce(shared, now);
                 if !moves_on {
                     self.agent.metrics.admitted.increment(1);
                 }
-                Ok(Permit::new(shared, &self.agent, id, passes, lease))
+                Ok(Permit::new(shared, (&self.agent, entered), id, passes, lease))
             }
             Err(refusal) => {
                 passes.undo(shared, now);

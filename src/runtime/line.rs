@@ -34,6 +34,7 @@ impl AgentHandle {
         if !refusal.is_full() {
             return Err(refusal);
         }
+        let front = self.now().ok_or(Refusal::Gone)?;
         let shared = &self.shared;
         let now = shared.now();
         let left = context.deadline.map(|deadline| deadline.since(now));
@@ -42,7 +43,7 @@ impl AgentHandle {
         if wait.is_zero() {
             return Err(refusal);
         }
-        let targets = self.targets_in_line();
+        let targets = front.targets_in_line();
         let (sender, mut served) = oneshot::channel();
         let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
         let ticket = match lined {
@@ -54,7 +55,8 @@ impl AgentHandle {
         let standing = Standing { shared, ticket };
         let end = tokio::select! {
             biased;
-            served = &mut served => Some(served.ok()),
+            // Nobody who stands here is let go without a slot but by a reload that took the agent away.
+            served = &mut served => Some(Some(served.map_err(|_| Refusal::Gone)?)),
             () = shared.stopping.cancelled() => None,
             () = tokio::time::sleep(wait) => Some(None),
         };
@@ -83,6 +85,10 @@ impl AgentHandle {
         let Served { way, seats } = served;
         // proof: a way is one of the targets that were lined up for.
         let target = targets.get(way).unwrap_or(&self.agent);
-        self.admit_served(context, &ParkedAt::default(), target, seats)
+        match self.admit_served(context, &ParkedAt::default(), target, seats) {
+            // A reload took this target away while the call stood here; the agent may have others.
+            Err(Refusal::Gone) => self.admit_any(context, &ParkedAt::default()),
+            admitted => admitted,
+        }
     }
 }

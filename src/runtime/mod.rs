@@ -1,8 +1,8 @@
 //! Actors and the ports they reach the world through.
 //!
 //! Reading order: what is asked (`call`), the ports, the front of an agent (`handle`), what a call holds (`permit`), its attempts, the
-//! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), and how it is put together (`builder`,
-//! `engine`).
+//! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), how it is put together (`builder`,
+//! `engine`), and how that is changed while it runs (`reload`).
 
 pub mod accept;
 pub mod builder;
@@ -21,6 +21,7 @@ pub mod ports;
 pub mod promise;
 pub mod pulse;
 pub mod relay;
+pub mod reload;
 pub mod run_handle;
 pub mod settings;
 pub mod token_count;
@@ -43,6 +44,7 @@ mod line;
 mod orchestrator;
 mod parked;
 mod permit;
+mod presence;
 pub(crate) mod refusal;
 mod root;
 mod run_call;

@@ -13,6 +13,7 @@ use super::{
     compartments::{Seats, Served},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
+    refusal::Refusal,
     run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
@@ -37,6 +38,8 @@ pub(crate) enum OrchestratorMessage {
     Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
     LookAtLine,
+    /// A reload changed these agents or took them away.
+    Reloaded(Arc<BTreeSet<Name>>),
     /// The node stops and its durable runs move no more: write down what was not sent, and say so.
     Freeze(oneshot::Sender<()>),
     /// Show that it turns.
@@ -85,6 +88,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
             OrchestratorMessage::LookAtLine => self.recover_line(),
+            OrchestratorMessage::Reloaded(agents) => self.reloaded(&agents),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             // Who asked may have stopped waiting.
@@ -232,7 +236,11 @@ impl OrchestratorActor {
         let context = run_call::context_of(run, &inner.plan, request);
         let admitted = match given {
             None => handle.admit_any(&context, &inner.parked),
-            Some((target, seats)) => handle.admit_served(&context, &inner.parked, &target, seats),
+            Some((target, seats)) => match handle.admit_served(&context, &inner.parked, &target, seats) {
+                // A reload took this target away meanwhile; the agent may have others.
+                Err(Refusal::Gone) => handle.admit_any(&context, &inner.parked),
+                admitted => admitted,
+            },
         };
         match admitted {
             Ok(admitted) => {
@@ -274,6 +282,18 @@ impl OrchestratorActor {
             self.turn(&run);
         }
         guard.gate.offered(generation);
+    }
+
+    /// Steps that stand in line for what is gone line up anew, and runs look anew at gates that are others now. A step whose agent is not
+    /// there any more fails and says so.
+    fn reloaded(&self, agents: &BTreeSet<Name>) {
+        self.renew_line();
+        for run in self.oldest_first() {
+            for agent in agents_of(&run).intersection(agents) {
+                run.tell(Told::GateChanged(agent.clone()));
+            }
+            self.turn(&run);
+        }
     }
 
     fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {

@@ -7,6 +7,7 @@ use super::{
     compartments::Seats,
     core::{AgentCore, Guard, Shared},
     metric,
+    presence::Entered,
     supervisor::SupervisorMessage,
 };
 use crate::{
@@ -185,10 +186,18 @@ pub(crate) struct Permit {
     /// It is on its way to the supervisor with an outcome.
     handed_over: bool,
     settled: bool,
+    #[allow(dead_code, reason = "held for its drop: the target's actor lives until then")]
+    entered: Entered,
 }
 
 impl Permit {
-    pub(crate) fn new(shared: &Arc<Shared>, agent: &Arc<AgentCore>, id: u64, passes: Passes, lease: Lease) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        (agent, entered): (&Arc<AgentCore>, Entered),
+        id: u64,
+        passes: Passes,
+        lease: Lease,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
@@ -198,6 +207,7 @@ impl Permit {
             aged: false,
             handed_over: false,
             settled: false,
+            entered,
         }
     }
 

@@ -24,6 +24,7 @@ mod gates;
 mod keys;
 mod lost;
 mod outside;
+mod reload;
 mod retry;
 mod settings;
 mod shared_fate;
