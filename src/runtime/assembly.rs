@@ -12,11 +12,12 @@ use super::{
     builder::StartError,
     compartments::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, BreakerId, Guard, ProviderCore},
-    ports::Backend,
+    ports::{Backend, ColdStart},
     presence::Presence,
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    warming::{Models, cold_start},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -65,7 +66,8 @@ pub(crate) fn make_providers(
     for settings in settings {
         let name = &settings.name;
         let members = members_of(name, targets);
-        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
+        let here = targets.iter().filter(|target| target.settings.provider == *name);
+        let longest = here.map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
         let breaker = with_trial_bound(&settings.breaker, longest);
         let mut add = |guard_name: String, scope| {
             let kept = book.find_ever(&guard_name);
@@ -148,9 +150,13 @@ fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> 
     Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
 }
 
-/// How long one attempt of the agent can take.
-fn attempt_bound(agent: &AgentSettings) -> Duration {
-    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
+/// How long one attempt of the agent, or the warm-up before it, can take.
+fn attempt_bound(agent: &AgentSettings, backend: &dyn Backend) -> Duration {
+    let attempt = agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call));
+    match cold_start(agent, backend) {
+        ColdStart::Never => attempt,
+        ColdStart::Told | ColdStart::OnDemand { .. } => attempt.max(agent.warmth.timeout),
+    }
 }
 
 /// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
@@ -211,6 +217,7 @@ pub(crate) fn make_agents(
     (book, compartments): (&mut Book, &mut CompartmentsBuilder<'_>),
     chance: Chance,
     before: &Before,
+    loaded: &Models,
 ) -> Result<Made, StartError> {
     let places = before.places(targets.iter().map(|parts| (&parts.settings.name, target_name(&parts.settings))));
     let place_of = |position: usize| places.get(position).copied().unwrap_or(usize::MAX);
@@ -229,7 +236,7 @@ pub(crate) fn make_agents(
         };
         let kept = before.target(place_of(position));
         let guard_name = (guard_name, kept.map(|core| core.guard.id));
-        let guard = add_target(book, guard_name, &settings, &provider, (chance, before.now))?;
+        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
         let member = provider.members.iter().position(|member| *member == name);
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -269,6 +276,7 @@ pub(crate) fn make_agents(
             metrics: before.metrics(kept, name.as_str(), settings.slots),
             presence: kept.map_or_else(|| Arc::new(Presence::default()), |core| Arc::clone(&core.presence)),
             superseded: AtomicBool::new(false),
+            model: loaded.of(&settings, &provider.settings, &*backend),
             provider,
             backend,
             settings,
@@ -309,11 +317,11 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 fn add_target(
     book: &mut Book,
     guard_name: (String, Option<BreakerId>),
-    settings: &AgentSettings,
+    (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
     by: (Chance, Timestamp),
 ) -> Result<Guard, StartError> {
-    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings));
+    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings, backend));
     let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, by)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);

@@ -132,6 +132,10 @@ impl Book {
         self.entries.get(id.0).map(|entry| entry.breaker.snapshot())
     }
 
+    pub(crate) fn entry(&self, id: BreakerId) -> Option<&Entry> {
+        self.entries.get(id.0)
+    }
+
     /// The breaker of this name.
     pub(crate) fn find(&self, name: &str) -> Option<BreakerId> {
         let is_it = |entry: &Entry| entry.shown == Shown::Yes && &*entry.name == name;

@@ -27,6 +27,7 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
@@ -225,9 +226,10 @@ impl RuntimeBuilder {
         let mut compartments = CompartmentsBuilder::new(&self.compartments, &mut state, before.now);
         let targets = assembly::lay_out(self.agents)?;
         let making = (&mut book, &mut compartments);
+        let loaded = Models::default();
         let providers = assembly::make_providers(&self.providers, &targets, making, chance, &before)?;
-        let Made { agents, models } =
-            assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &before)?;
+        let making = (&mut book, &mut compartments);
+        let Made { agents, models } = assembly::make_agents(targets, &providers, making, chance, &before, &loaded)?;
         compartments.begin();
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
@@ -237,6 +239,7 @@ impl RuntimeBuilder {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             compartments: Compartments::of(state, self.compartments.classes),
+            models: loaded,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

@@ -27,6 +27,7 @@ use super::{
     pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
+    warming::{ModelCore, Models},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -115,6 +116,8 @@ pub(crate) struct AgentCore {
     pub(crate) presence: Arc<Presence>,
     /// There is another core at its place: it serves those who have it, and nobody else.
     pub(crate) superseded: AtomicBool,
+    /// Its model on its provider, if anybody looks after it being loaded; shared by all agents that use it.
+    pub(crate) model: Option<Arc<ModelCore>>,
 }
 
 impl AgentCore {
@@ -230,6 +233,8 @@ pub(crate) struct Shared {
     pub(crate) calls: AtomicU64,
     /// When supervisor and orchestrator last turned.
     pub(crate) pulse: Pulse,
+    /// The models that are looked after.
+    pub(crate) models: Models,
     /// Calls that are made no more.
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.

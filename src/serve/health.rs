@@ -28,7 +28,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lives: the process answers, and supervisor and orchestrator turn. Before the journal is its own there is nothing that could turn.
-#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Health), (status = 503)))]
+#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
 pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     let Some(running) = state.door.now() else { return Ok(Json(Health { status: "ok" })) };
     let LastTurns { supervisor, orchestrator } = running.runtime.last_turns();
@@ -42,7 +42,7 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
 }
 
 /// Takes work: the journal is its own and it is not stopping.
-#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health), (status = 503)))]
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     state.ending.check_ready()?;
     match state.door.now() {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     process::{Running, watertight},
     project::{folder, text},
+    service::{ask, json_of, serve},
 };
 
 /// The service; it dies with this value.
@@ -36,6 +37,9 @@ fn project(url: &str) -> tempfile::TempDir {
 [providers.foreign]
 kind = "http"
 base_url = "{url}"
+breaker = {{ mode = "disabled" }}
+[defaults.breaker]
+mode = "disabled"
 [defaults.retry]
 attempts_max = 1
 [agents.spring]
@@ -157,4 +161,60 @@ fn a_run_ends_with_what_the_service_said() {
         assert_eq!(error["error_code"], "AGENT_ERROR", "{run:#}");
         assert_eq!((&error["http_status"], &error["retryable"]), (&json!(http_status), &json!(retryable)), "{run:#}");
     }
+}
+
+/// The same through the service: whoever calls an agent there hears what its service said, as one kind of error.
+#[test]
+fn the_service_passes_on_what_it_read() {
+    let foreign = foreign();
+    let project = project(&foreign.url);
+    let (service, address) = serve(text(project.path()));
+    let call = |agent: &str, input: &Value| {
+        let body = json!({ "input": input }).to_string();
+        ask(address, "POST", &format!("/v1/agents/{agent}/call"), &body)
+    };
+    for agent in ["spring", "problem", "fastapi"] {
+        let answer = call(agent, &json!({ "notes": "바다" }));
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert_eq!(json_of(&answer)["output"], json!({ "from": agent, "heard": { "notes": "바다" } }), "{answer}");
+    }
+    let answer = call("odd", &json!({ "notes": "sea", "copies": 2, "kind": null }));
+    let told = json_of(&answer);
+    assert_eq!(told["output"], json!({ "printed": "SEA", "copies": 2 }), "{answer}");
+    assert_eq!((&told["usage"]["prompt_tokens"], &told["usage"]["output_tokens"]), (&json!(11), &json!(13)));
+    // Agent, what goes wrong, then status, whether it may be tried again, seconds, code and words.
+    for (agent, case, status, retryable, retry_after, code, message) in [
+        ("spring", "broken", 500, true, None, None, "boom in the kitchen"),
+        ("spring", "busy", 503, true, Some("4"), None, "come back later"),
+        ("spring", "bad", 400, false, None, None, "notes must not be empty"),
+        ("problem", "broken", 500, true, None, None, "the oven is out"),
+        ("problem", "busy", 429, true, Some("2"), Some("https://problems.example/too-many"), "ten a minute"),
+        ("problem", "bad", 422, false, None, Some("https://problems.example/invalid"), "a photo is missing"),
+        ("fastapi", "broken", 500, true, None, None, "Internal Server Error"),
+        ("fastapi", "busy", 503, true, None, None, "model is loading"),
+        ("fastapi", "bad", 404, false, None, None, "no such style"),
+        ("fastapi", "invalid", 422, false, None, None, "body.notes: Field required"),
+        ("odd", "broken", 500, true, Some("7"), Some("E-77"), "the press is jammed"),
+        ("odd", "bad", 409, false, None, Some("E-12"), "that job is there"),
+        ("odd", "inside", 502, true, Some("3"), Some("E-90"), "the paper ran out"),
+    ] {
+        let input =
+            if agent == "odd" { json!({ "notes": "x", "copies": 1, "kind": case }) } else { json!({ "case": case }) };
+        let answer = call(agent, &input);
+        let head = answer.split("\r\n\r\n").next().unwrap().to_ascii_lowercase();
+        let waits = head.lines().find_map(|line| line.strip_prefix("retry-after: "));
+        let error = &json_of(&answer)["error"];
+        assert!(head.starts_with(&format!("http/1.1 {status} ")), "{agent} {case}: {answer}");
+        assert_eq!(waits, retry_after, "{agent} {case}: {answer}");
+        assert_eq!(error["error_code"], "AGENT_ERROR", "{agent} {case}: {answer}");
+        assert_eq!((&error["http_status"], &error["retryable"]), (&json!(status), &json!(retryable)), "{answer}");
+        assert_eq!(
+            (error["agent"].as_str(), error["details"]["upstream_code"].as_str()),
+            (Some(agent), code),
+            "{answer}"
+        );
+        assert!(error["message"].as_str().unwrap().contains(message), "{agent} {case}: {answer}");
+    }
+    service.signal("TERM");
+    service.end().exits(0);
 }

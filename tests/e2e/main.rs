@@ -6,6 +6,7 @@
 
 mod process;
 mod project;
+mod service;
 
 mod bad_input;
 mod check;

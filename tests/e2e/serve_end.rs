@@ -11,11 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    process::{BOUND, Running, command},
+    process::BOUND,
     project::{folder, text},
+    service::{ask, json_of, serve},
 };
 
 /// How long the slow agent takes: longer than grace.
@@ -80,31 +81,6 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> 
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     Some((path, body))
-}
-
-/// One exchange on a connection of its own, whose answer is read to its end.
-fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
-    let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(BOUND)).unwrap();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json");
-    write!(socket, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-fn json_of(answer: &str) -> Value {
-    let body = answer.split_once("\r\n\r\n").unwrap().1;
-    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
-}
-
-fn serve(project: &str) -> (Running, SocketAddr) {
-    let mut service = Running::start(command(&["serve", project, "--listen", "127.0.0.1:0"]));
-    service.wait_for("journal: ");
-    let said = service.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap();
-    let address = address.parse().unwrap();
-    (service, address)
 }
 
 #[test]

@@ -32,6 +32,7 @@ use crate::{
         outside::OutsideBackend,
         root::RootMessage,
         supervisor::{Book, SupervisorMessage},
+        warming::Models,
     },
 };
 
@@ -125,7 +126,7 @@ fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
     let (mut book, mut state) = (Book::default(), State::default());
     metrics::with_local_recorder(&metrics::NoopRecorder, || {
         let mut compartments = CompartmentsBuilder::new(&parts.compartments, &mut state, before.now);
-        make_all(parts, &mut book, &mut compartments, shared, &before).map(drop)
+        make_all(parts, &mut book, &mut compartments, shared, (&before, &Models::default())).map(drop)
     })
 }
 
@@ -136,13 +137,13 @@ fn make_all(
     book: &mut Book,
     compartments: &mut CompartmentsBuilder<'_>,
     shared: &Shared,
-    before: &Before,
+    (before, loaded): (&Before, &Models),
 ) -> Result<All, StartError> {
     let targets = assembly::lay_out(parts.agents.clone())?;
     let chance = shared.chance;
     let providers =
         assembly::make_providers(&parts.providers, &targets, (&mut *book, &mut *compartments), chance, before)?;
-    let made = assembly::make_agents(targets, &providers, (book, compartments), chance, before)?;
+    let made = assembly::make_agents(targets, &providers, (book, compartments), chance, before, loaded)?;
     Ok((providers, made))
 }
 
@@ -154,7 +155,7 @@ fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Res
         return Err(StartError::NoPlaceLeft);
     }
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
-        make_all(parts, &mut lock(&shared.book), compartments, shared, &before)
+        make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
     });
     let (present, Made { agents: cores, models }) = made?;
     let firsts = cores.iter().filter(|core| core.is_first());
@@ -198,6 +199,7 @@ fn hollow(core: &AgentCore) -> AgentCore {
         address: Arc::clone(&core.address),
         metrics: Arc::clone(&core.metrics),
         presence: Arc::clone(&core.presence),
+        model: None,
         superseded: AtomicBool::new(false),
     }
 }

@@ -61,6 +61,7 @@ pub struct BreakerRequest {
 
 /// How long to wait.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DrainQuery {
     /// Seconds to wait at most for the calls in flight; 0 without.

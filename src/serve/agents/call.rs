@@ -37,6 +37,7 @@ const DELTAS_MAX: usize = 64;
 
 /// A call.
 #[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct CallBody {
     /// The agent's input.
     #[schema(value_type = Object)]
@@ -52,7 +53,8 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Calls an agent through all its guards. With `Accept: text/event-stream` pieces come as they are made.
 #[utoipa::path(post, path = "/v1/agents/{name}/call", tag = "agents", request_body = CallBody,
-    responses((status = 200, body = Object), (status = 404), (status = 503)))]
+    params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
+    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream"))), (status = 404), (status = 503)))]
 pub(crate) async fn call(
     State(state): State<AppState>,
     caller: Caller,

@@ -58,6 +58,15 @@ pub struct Uploaded {
     pub data: Vec<FileView>,
 }
 
+/// Files as a form sends them.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only described: a form is read piece by piece")]
+struct FileForm {
+    /// Under this or any other name, as often as there are files.
+    #[schema(value_type = String, format = Binary)]
+    file: Vec<u8>,
+}
+
 /// A signature instead of a key: what agents are given.
 #[derive(Debug, Default, Deserialize)]
 struct SignedQuery {
@@ -83,7 +92,8 @@ impl From<&StoredFile> for FileView {
 
 /// Takes files in: a multipart form, or the bytes of one file as they are.
 #[utoipa::path(post, path = "/v1/files", tag = "files",
-    request_body(content_type = "multipart/form-data", description = "one part a file; or the bytes themselves under any other type"),
+    request_body(content((FileForm = "multipart/form-data"), (Vec<u8> = "application/octet-stream")),
+        description = "one part a file; or the bytes themselves under any other type"),
     responses((status = 201, body = Uploaded), (status = 400, description = "broken form"), (status = 413, description = "too large")))]
 async fn upload(State(state): State<AppState>, caller: Caller, request: Request) -> Result<Response, Failure> {
     state.ending.check()?;
@@ -143,8 +153,8 @@ fn decoded(text: &[u8]) -> String {
 }
 
 /// Gives a file's bytes to its tenant, or to whoever holds a signed URL.
-#[utoipa::path(get, path = "/v1/files/{id}", tag = "files", params(("id" = String, Path), ("signature" = Option<String>, Query)),
-    responses((status = 200, description = "the bytes"), (status = 404, description = "no such file here")))]
+#[utoipa::path(get, path = "/v1/files/{id}", tag = "files", params(("id" = String, Path), ("signature" = Option<String>, Query)), security((), ("key" = [])),
+    responses((status = 200, description = "the bytes", body = Vec<u8>, content_type = "*/*"), (status = 404, description = "no such file here")))]
 async fn download(
     State(state): State<AppState>,
     Path(id): Path<String>,

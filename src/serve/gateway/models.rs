@@ -69,7 +69,7 @@ fn shown(model: &str, agent: &Name) -> Value {
 }
 
 /// The models that this gateway answers for.
-#[utoipa::path(get, path = "/v1/models", tag = "gateway", responses((status = 200, description = "OpenAI's list of models")))]
+#[utoipa::path(get, path = "/v1/models", tag = "gateway", responses((status = 200, description = "OpenAI's list of models", body = Object)))]
 pub(crate) async fn list_models(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
@@ -82,7 +82,7 @@ pub(crate) async fn list_models(
 
 /// One of them.
 #[utoipa::path(get, path = "/v1/models/{model}", tag = "gateway", params(("model" = String, Path)),
-    responses((status = 200, description = "OpenAI's model"), (status = 404)))]
+    responses((status = 200, description = "OpenAI's model", body = Object), (status = 404)))]
 pub(crate) async fn show_model(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,

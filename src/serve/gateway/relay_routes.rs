@@ -10,6 +10,7 @@ use axum::{
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
+use utoipa::ToSchema;
 
 use crate::{
     model::contract,
@@ -36,10 +37,19 @@ use super::{
 /// A caller's own key of a request is taken up to this length.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 
+/// What is asked of a request beside its model; everything else goes on as it comes.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only described: a request is never made into this")]
+struct ModelRequest {
+    /// A model of this gateway.
+    #[schema(min_length = 1)]
+    model: String,
+}
+
 /// A chat completion, plain or as a stream.
 #[utoipa::path(post, path = "/v1/chat/completions", tag = "gateway",
-    request_body(content = String, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
-    responses((status = 200, description = "OpenAI's answer, as the model's server gave it"), (status = "default", description = "OpenAI's error with our envelope in it")))]
+    request_body(content = ModelRequest, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
+    responses((status = 200, description = "OpenAI's answer, as the model's server gave it", content((Object = "application/json"), (String = "text/event-stream"))), (status = "default", description = "OpenAI's error with our envelope in it")))]
 pub(crate) async fn chat(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
@@ -51,8 +61,8 @@ pub(crate) async fn chat(
 
 /// Embeddings of one text or many.
 #[utoipa::path(post, path = "/v1/embeddings", tag = "gateway",
-    request_body(content = String, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
-    responses((status = 200, description = "OpenAI's answer, as the model's server gave it"), (status = "default", description = "OpenAI's error with our envelope in it")))]
+    request_body(content = ModelRequest, content_type = "application/json", description = "OpenAI's request; `model` names an agent"),
+    responses((status = 200, description = "OpenAI's answer, as the model's server gave it", body = Object), (status = "default", description = "OpenAI's error with our envelope in it")))]
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,

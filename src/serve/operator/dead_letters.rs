@@ -31,6 +31,7 @@ const PAGE_DEFAULT: usize = 50;
 
 /// Which letters.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct LettersQuery {
     /// At most so many, 1000 at most.

@@ -30,6 +30,7 @@ const GROUPS: [(&str, UsageGroup); 5] = [
 
 /// Which part of the ledger.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct UsageAsked {
     /// The first day, as in 2026-03-01 (UTC); 29 days before the last without.

@@ -57,6 +57,7 @@ pub struct RunBody {
     #[schema(value_type = Object)]
     pub input: Map<String, Value>,
     /// Milliseconds after which its end is of no use.
+    #[schema(minimum = 1, format = "uint64")]
     pub deadline_ms: Option<u64>,
     /// The class of priority.
     pub priority: Option<String>,
@@ -65,6 +66,7 @@ pub struct RunBody {
     /// The tenant; only with a key that speaks for others.
     pub tenant: Option<String>,
     /// The caller's own user; only with a key that speaks for others.
+    #[schema(min_length = 1, max_length = 256)]
     pub user: Option<String>,
 }
 
@@ -74,7 +76,10 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
-#[utoipa::path(post, path = "/v1/runs", tag = "runs", request_body = RunBody,
+#[utoipa::path(post, path = "/v1/runs", tag = "runs",
+    params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
+    request_body(content((RunBody = "application/json"), (Object = "multipart/form-data")),
+        description = "as a form: each part with a file name is a file for the input of that name, `request` is the rest as JSON, and any other part an input of that name"),
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
     State(state): State<AppState>,
@@ -201,7 +206,7 @@ fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Fa
 }
 
 /// Starts a run that does again what was degraded or failed in this one, and takes over the rest.
-#[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs",
+#[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
     responses((status = 202, body = Object), (status = 404), (status = 409)))]
 pub(crate) async fn repair(
     State(state): State<AppState>,
@@ -230,7 +235,7 @@ pub struct RerunBody {
 }
 
 /// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
-#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", request_body = RerunBody,
+#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)), request_body = RerunBody,
     responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
 pub(crate) async fn rerun(
     State(state): State<AppState>,

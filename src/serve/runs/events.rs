@@ -32,8 +32,11 @@ const RETRY: &str = "retry: 2000\n\n";
 
 /// From where on.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     /// Events after the one with this id; all without. `Last-Event-ID` wins.
+    #[param(format = "uint64")]
     pub after: Option<u64>,
     /// A watch token, instead of a key: browsers' event sources send no headers of their own.
     pub token: Option<String>,

@@ -33,6 +33,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How long to wait for a result.
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct WaitQuery {
     /// Seconds, 60 at most; 0 without.

@@ -20,6 +20,7 @@ const PAGE_DEFAULT: usize = 50;
 
 /// Which runs.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuery {
     /// Of this workflow.
@@ -31,8 +32,10 @@ pub struct ListQuery {
     /// Of this tenant; for operators.
     pub tenant: Option<String>,
     /// Accepted then or later; Unix milliseconds.
+    #[param(format = "uint64")]
     pub since_ms: Option<u64>,
     /// Accepted before; Unix milliseconds.
+    #[param(format = "uint64")]
     pub until_ms: Option<u64>,
     /// At most so many, 1000 at most.
     pub limit: Option<usize>,

@@ -41,6 +41,8 @@ async fn every_broken_request_is_answered_with_an_envelope() {
         ),
         ("POST", "/v1/agents/nobody/call", ANN, r#"{"input":1}"#, 404, "NOT_FOUND"),
         ("POST", "/v1/agents/echo/call", ANN, r#"{"inputs":1}"#, 400, "INVALID_REQUEST"),
+        ("POST", "/v1/agents/echo/call", ANN, r#"{"input":1,"prompt":"x"}"#, 400, "INVALID_REQUEST"),
+        ("GET", "/v1/runs/none/events?afer=1", ANN, "", 400, "INVALID_REQUEST"),
         ("DELETE", "/v1/runs/none", ANN, "", 404, "NOT_FOUND"),
     ] {
         let got = world.ask(method, path, &[header], body).await;
