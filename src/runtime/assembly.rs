@@ -10,7 +10,7 @@ use std::{
 use super::{
     address::Address,
     builder::StartError,
-    compartments::CompartmentsBuilder,
+    compartments_builder::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, BreakerId, Guard, ProviderCore},
     ports::{Backend, ColdStart},
     presence::Presence,
@@ -239,24 +239,13 @@ pub(crate) fn make_agents(
         let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
         let member = provider.members.iter().position(|member| *member == name);
         let model = (settings.provider.clone(), settings.model.clone());
-        let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
-            models.push(model);
-            models.len() - 1
-        });
+        let model = place_in(&mut models, model);
         // proof of no loss: settings bound agents and targets, so no more models than that.
         let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let first = further_of.and_then(|first| agents.get(first));
-        let common = match (first, before.common(&name)) {
-            (Some(first), _) => Arc::clone(&first.common),
-            (None, Some(common)) => {
-                renew_slots(compartments, Some(common.count), &guard.name, settings.slots);
-                before.renew_common(&common, &settings);
-                common
-            }
-            (None, None) => {
-                let count = renew_slots(compartments, None, &guard.name, settings.slots);
-                Arc::new(AgentCommon::of(&settings, small(place_of(position)), count))
-            }
+        let common = match first {
+            Some(first) => Arc::clone(&first.common),
+            None => common_of(&settings, &guard.name, small(place_of(position)), compartments, before),
         };
         // proof of no loss: settings bound agents below this.
         let member = member.map_or(NO_MEMBER, |member| u16::try_from(member).unwrap_or(NO_MEMBER));
@@ -283,6 +272,33 @@ pub(crate) fn make_agents(
         }));
     }
     Ok(Made { agents, models })
+}
+
+/// What an agent's targets share: what they shared before, with its new settings, else something new.
+fn common_of(
+    settings: &AgentSettings,
+    name: &Arc<str>,
+    number: u16,
+    compartments: &mut CompartmentsBuilder<'_>,
+    before: &Before,
+) -> Arc<AgentCommon> {
+    let known = before.common(&settings.name);
+    let count = renew_slots(compartments, known.as_ref().map(|known| known.count), name, settings.slots);
+    match known {
+        Some(common) => {
+            before.renew_common(&common, settings);
+            common
+        }
+        None => Arc::new(AgentCommon::of(settings, number, count)),
+    }
+}
+
+/// Where `model` is among `models`; it is added where it is not there.
+fn place_in(models: &mut Vec<(Name, Option<String>)>, model: (Name, Option<String>)) -> usize {
+    models.iter().position(|known| *known == model).unwrap_or_else(|| {
+        models.push(model);
+        models.len() - 1
+    })
 }
 
 /// Targets with a core each, and the models that they use.

@@ -7,15 +7,16 @@ use metrics::Gauge;
 use tokio::sync::oneshot;
 
 use super::{
+    compartments_builder::CompartmentsBuilder,
     core::{AgentCore, Shared, lock},
     metric,
     orchestrator::OrchestratorMessage,
     run_cell::RunCell,
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::clock::Timestamp,
     policy::{
-        bulkhead::{Bulkhead, Full, Guarantees, Member, NO_MEMBER},
+        bulkhead::{Full, Member, NO_MEMBER},
         compartment::{
             directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
@@ -37,10 +38,10 @@ pub(crate) struct Compartments {
 /// What stands behind the lock.
 #[derive(Default)]
 pub(crate) struct State {
-    pool: Pool<Waiter>,
-    directory: Directory,
+    pub(super) pool: Pool<Waiter>,
+    pub(super) directory: Directory,
     /// What features have taken, by their place.
-    feature_gauges: Vec<Gauge>,
+    pub(super) feature_gauges: Vec<Gauge>,
 }
 
 /// Who waits in the line.
@@ -142,68 +143,6 @@ impl Seats {
     /// When they were taken.
     pub(crate) fn taken(&self) -> Timestamp {
         self.taken
-    }
-}
-
-/// Puts the counts together while a runtime is built, or renews them while it runs.
-pub(crate) struct CompartmentsBuilder<'a> {
-    state: &'a mut State,
-    classes: ClassSettings,
-    now: Timestamp,
-    /// Who waited and was served by what was renewed.
-    granted: Vec<Granted<Waiter>>,
-}
-
-impl<'a> CompartmentsBuilder<'a> {
-    /// Features, tiers and tenants by `settings`, beside what `state` has already.
-    pub(crate) fn new(settings: &CompartmentSettings, state: &'a mut State, now: Timestamp) -> Self {
-        let granted = state.directory.renew(settings, &mut state.pool, now);
-        Self { state, classes: settings.classes.clone(), now, granted }
-    }
-
-    /// What a provider keeps for each feature.
-    pub(crate) fn guaranteed_of(&self, provider: &Name) -> Vec<u32> {
-        self.state.directory.guaranteed_of(provider)
-    }
-
-    /// The slots of an agent or provider: those that are there already, with another cap and other shares, else new ones.
-    pub(crate) fn renew(
-        &mut self,
-        count: Option<CountId>,
-        name: impl FnOnce() -> Arc<str>,
-        cap: u32,
-        guarantees: &Guarantees,
-    ) -> CountId {
-        let Some(count) = count else { return self.add(name(), Bulkhead::shared(cap, guarantees)) };
-        self.granted.extend(self.state.pool.resize(count, cap, guarantees, self.now));
-        count
-    }
-
-    /// Adds the count of an agent or provider.
-    pub(crate) fn add(&mut self, name: Arc<str>, slots: Bulkhead) -> CountId {
-        self.state.pool.add(name, slots)
-    }
-
-    pub(crate) fn classes(&self) -> &ClassSettings {
-        &self.classes
-    }
-
-    /// Shows what there is. Who was served is to be told.
-    fn finish(self) -> Vec<Granted<Waiter>> {
-        let State { pool, directory, feature_gauges } = self.state;
-        let gauge = |(name, count): (&Name, Option<CountId>)| {
-            let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
-            let cap = count.map(|count| pool.cap(count)).filter(|cap| *cap < u32::MAX);
-            metric::set(metric::FEATURE_SLOTS, labels(), cap.map_or(f64::INFINITY, f64::from));
-            metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels())
-        };
-        *feature_gauges = directory.features().map(gauge).collect();
-        self.granted
-    }
-
-    /// The slots of a runtime that begins: nobody waits for them yet.
-    pub(crate) fn begin(self) {
-        drop(self.finish());
     }
 }
 

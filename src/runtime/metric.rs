@@ -71,6 +71,8 @@ metrics! {
     FEATURE_IN_FLIGHT "watertight_feature_in_flight" Gauge "Slots of a feature that are taken now.";
     FEATURE_SLOTS "watertight_feature_slots" Gauge "Slots of a feature in all; infinite where it has no cap of its own.";
     CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
+    RELOADS "watertight_reloads_total" Counter "Reloads of the configuration, by what became of them.";
+    CONFIG_LOADED "watertight_config_loaded_seconds" Gauge "When the configuration in force was loaded, in seconds since 1970.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }

@@ -38,6 +38,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         agents::acts::routes(),
         operator::dead_letters::routes(),
         operator::usage::routes(),
+        operator::config::routes(),
         files::routes::routes(),
     ];
     let all = own.into_iter().fold(plugged, OpenApiRouter::merge);

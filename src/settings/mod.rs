@@ -6,6 +6,7 @@ mod breaker;
 pub mod capture;
 mod compartment_rules;
 mod compartments;
+pub mod difference;
 pub mod endpoint;
 pub mod files;
 pub mod folder;

@@ -20,5 +20,6 @@ mod main_job;
 mod model;
 mod photos;
 mod pipes;
+mod reload;
 mod rerun;
 mod serve_end;

@@ -25,7 +25,8 @@ use crate::{
     runtime::{
         assembly::{self, Made},
         builder::{AGENTS_MAX, StartError},
-        compartments::{CompartmentsBuilder, State},
+        compartments::State,
+        compartments_builder::CompartmentsBuilder,
         core::{AgentCore, AgentTable, BreakerId, ProviderCore, Shared, lock},
         engine::Runtime,
         orchestrator::OrchestratorMessage,
