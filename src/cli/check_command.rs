@@ -60,6 +60,8 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         return call(&project, &settings, &backends, agent, input, args.json).await;
     }
     if let Some(url) = &args.against {
+        // As the service reads it: the agents of all workflows, not those of one.
+        let (_, settings) = project.workflows_and_settings()?;
         return against(url, args.key_env.as_deref(), &settings, args.json).await;
     }
     if args.explain {
