@@ -16,6 +16,8 @@ use crate::{
         promise::Promised,
         reload::parts::ReloadParts,
         settings::TargetSettings,
+        spending::SpendingSettings,
+        token_count::Vocabulary,
     },
     serve::gateway::models::Gateway,
     settings::{
@@ -118,6 +120,17 @@ impl Backends {
     }
 }
 
+/// Prices, and how answers are guessed. Where tokens are counted, the vocabularies are loaded now and not by the first call.
+fn spending_of(settings: &Settings) -> SpendingSettings {
+    let table = &settings.spending;
+    let spending = SpendingSettings { output_tokens_assumed: table.output_tokens, prices: table.prices.clone() };
+    if settings.counts_tokens() {
+        let models = settings.agents.iter().filter_map(|agent| agent.settings.model.as_deref());
+        models.map(Vocabulary::of_model).for_each(Vocabulary::load);
+    }
+    spending
+}
+
 /// What is put around an agent's backend; the agent names the provider that the backend leans on.
 pub(super) type Around<'a> = &'a dyn Fn(&Agent, Arc<dyn Backend>) -> Arc<dyn Backend>;
 
@@ -134,7 +147,11 @@ pub(super) fn builder(
     around: Around<'_>,
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
-    let mut builder: RuntimeBuilder = Runtime::builder().compartments(settings.compartments.clone());
+    let mut builder: RuntimeBuilder = Runtime::builder()
+        .callers(settings.callers)
+        .compartments(settings.compartments.clone())
+        .spending(spending_of(settings))
+        .run_caps(settings.run.caps);
     if let Some(call_log) = call_log {
         builder = builder.call_log(call_log);
     }
@@ -146,7 +163,8 @@ pub(super) fn builder(
         let backend = around(agent, backends.of(project, settings, agent)?);
         builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
     }
-    Ok(builder)
+    // Whoever has a journal to keep calls in takes whole ladders instead.
+    Ok(builder.ladders(settings.ladders.clone().without_deferred()))
 }
 
 /// The same as what a running runtime is made into.
@@ -200,7 +218,8 @@ pub(super) fn further_of(
 pub(super) fn gateway(project: &Project, settings: &Settings) -> Result<Gateway, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut gateway = Gateway::default();
-    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::Model(_));
+    // Who only stands in for another one is asked by its ladder, not by name.
+    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::Model(_)) && agent.stands_in_for.is_none();
     // An agent's own name comes before what others call themselves.
     for agent in settings.agents.iter().filter(relays) {
         gateway.add_model(agent.settings.name.as_str(), &agent.settings.name);

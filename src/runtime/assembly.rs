@@ -3,17 +3,22 @@
 
 use std::{
     collections::HashMap,
+    num::NonZeroU32,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
+
 use super::{
+    adaptive::{ProviderLimit, ProviderShares},
     address::Address,
     builder::StartError,
     compartments_builder::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, BreakerId, Guard, ProviderCore},
-    ports::{Backend, ColdStart},
+    ports::{Backend, Clock, ColdStart},
     presence::Presence,
+    rates::Rate,
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
@@ -59,7 +64,7 @@ pub(crate) fn make_providers(
     settings: &[ProviderSettings],
     targets: &[TargetParts],
     (book, compartments): (&mut Book, &mut CompartmentsBuilder<'_>),
-    chance: Chance,
+    (chance, clock): (Chance, &Arc<dyn Clock>),
     before: &Before,
 ) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
     let mut providers = HashMap::new();
@@ -79,19 +84,24 @@ pub(crate) fn make_providers(
         let key_guard = settings.key.as_ref().map(|key| add(format!("key:{name}/{key}"), Scope::Key));
         let places = before.members(name, members.iter().map(|member| &member.name));
         let kept = before.provider(name).and_then(|known| known.count);
-        let compartment = || format!("provider:{name}").into();
-        let count = match settings.slots {
-            Some(cap) => {
-                let guarantees = guarantees(settings, cap, (&members, &places), compartments)?;
-                Some(compartments.renew(kept, compartment, cap, &guarantees))
-            }
+        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before.now)?;
+        let slots = match (&adaptive, settings.slots) {
+            (Some(adaptive), _) => Some(adaptive.kept(compartments.classes())),
+            (None, Some(cap)) => Some((cap, guarantees(settings, cap, (&members, &places), compartments)?)),
             // A count that has no cap any more counts on, so that a later cap holds for who is under way.
-            None => kept.map(|count| compartments.renew(Some(count), compartment, u32::MAX, &Guarantees::default())),
+            (None, None) => kept.map(|_| (u32::MAX, Guarantees::default())),
         };
+        let compartment = || -> Arc<str> { format!("provider:{name}").into() };
+        let count = slots.map(|(cap, guarantees)| compartments.renew(kept, compartment, cap, &guarantees));
+        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
+        let new_rate = |per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock)));
+        let rate = before.rate(settings).or_else(|| per_minute.map(new_rate));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
             count,
+            rate: ArcSwapOption::from(rate),
+            adaptive,
             guard,
             key_guard: key_guard.transpose()?,
             retry_budget: before.provider_budget(name, &retry),
@@ -102,6 +112,27 @@ pub(crate) fn make_providers(
         }
     }
     Ok(providers)
+}
+
+/// The adaptive limit of a provider, if it has one. What is kept of its slots must fit into the most that they can be.
+fn adaptive_limit(
+    settings: &ProviderSettings,
+    (members, places): (&[&AgentSettings], &[Name]),
+    compartments: &CompartmentsBuilder<'_>,
+    now: Timestamp,
+) -> Result<Option<ProviderLimit>, StartError> {
+    let Some(adaptive) = settings.adaptive else { return Ok(None) };
+    if let Some(broken) = adaptive.check().into_iter().next() {
+        return Err(StartError::Setting { name: settings.name.clone(), broken });
+    }
+    let most = adaptive.under(settings.slots).max;
+    let Guarantees { features, .. } = guarantees(settings, most, (members, places), compartments)?;
+    let named = |name: &Name| settings.guaranteed.iter().find(|(agent, _)| agent == name).map(|(_, share)| *share);
+    // Who is gone has no share.
+    let is_here = |name: &Name| members.iter().any(|member| member.name == *name);
+    let share = |name: &Name| if is_here(name) { named(name) } else { Some(0) };
+    let shares = ProviderShares { agents: places.iter().map(share).collect(), features };
+    Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
 }
 
 /// What of a provider's slots is kept for agents, features and classes.

@@ -74,14 +74,15 @@ pub(crate) fn logged_call(
         cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
         tokens: usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens)),
         usage,
+        cost: usage.and_then(|usage| usage.cost),
         call_id: Some(call_id),
         ..common(shared, agent, started, envelope, caller)
     }
 }
 
 /// A call that a guard refused.
-pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: Caller) -> CallRecord {
-    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), &caller) }
+pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: &Caller) -> CallRecord {
+    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), caller) }
 }
 
 fn common(

@@ -12,11 +12,13 @@ use super::{
     call_record::{Caller, logged_refusal},
     compartments::{Part, Seats, is_of_target},
     core::{AgentCore, Guard, Shared},
+    counted::CallIs,
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
+    spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
     warming,
 };
@@ -91,9 +93,10 @@ impl AgentHandle {
         &self.agent.settings.name
     }
 
-    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
-    /// Dropping the future cancels the call and aborts what is under way upstream.
-    pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
+    /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
+    /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
+    pub(crate) async fn call_once(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
+        show_asked(&self.shared, &mut request);
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
             Err(refusal) => self
@@ -147,7 +150,8 @@ impl AgentHandle {
         }
     }
 
-    /// Takes everything that a call needs at this target, or nothing: gates from the outside in, then slots.
+    /// Takes everything that a call needs at this target, or nothing: requests a minute, gates from the outside in, the caller's volume
+    /// guard, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
         self.as_now(|front| front.admit_as(context, &ParkedAt::default(), Held::Nothing))
     }
@@ -195,19 +199,27 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let moves_on = matches!(held, Held::Call(_));
+        let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
+        let mut counted = self.count_requests(context, (call_is, id, now))?;
         let lease = self
             .pass_gates(id, now, parked, &mut passes)
             .and_then(|()| warming::not_warming(&self.agent, now))
-            .and_then(|()| self.take_slots(context, now, held));
-        let admitted = lease.and_then(|lease| Ok((lease, self.agent.presence.enter().ok_or(Refusal::Gone)?)));
-        match admitted {
-            Ok((lease, entered)) => {
+            .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
+            .and_then(|()| self.take_slots(context, now, held))
+            // Who takes the target away looks for who is in after it said so.
+            .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
+            // Last, so that only a call that is made finds the model cold and warms it up.
+            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
+        match lease {
+            Ok((found, (entered, (lease, spending)))) => {
+                counted.keep();
                 passes.announce(shared, now);
-                if !moves_on {
+                if call_is == CallIs::New {
                     self.agent.metrics.admitted.increment(1);
                 }
-                Ok(Permit::new(shared, (&self.agent, entered), id, passes, lease))
+                let mut permit = Permit::new(shared, (&self.agent, entered), id, passes, lease, found);
+                permit.spending = spending;
+                Ok(permit)
             }
             Err(refusal) => {
                 passes.undo(shared, now);
@@ -248,7 +260,7 @@ impl AgentHandle {
         ];
         metric::count(metric::REFUSED, labels, 1);
         if let Some(log) = &self.shared.call_log {
-            log.finished(logged_refusal(&self.shared, &self.agent, envelope, Caller::of(context)));
+            log.finished(logged_refusal(&self.shared, &self.agent, envelope, &Caller::of(context)));
         }
     }
 
@@ -299,8 +311,14 @@ impl AgentHandle {
         Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
-    /// Every slot that the call needs here, or none. What it has already, or was given in the line, is not taken again.
-    fn take_slots(&self, context: &CallContext, now: Timestamp, held: Held<'_>) -> Result<Lease, Refusal> {
+    /// Every slot that the call needs here and the tokens of its first attempt, or nothing. Slots that it has already, or was given in
+    /// the line, are not taken again.
+    fn take_slots(
+        &self,
+        context: &CallContext,
+        now: Timestamp,
+        held: Held<'_>,
+    ) -> Result<(Lease, Option<Box<Spending>>), Refusal> {
         let agent = &self.agent;
         let take = |part| {
             let taken = self.shared.compartments.take(&self.shared, agent, context.asking(), (part, now));
@@ -308,16 +326,20 @@ impl AgentHandle {
         };
         let all = match held {
             Held::Call(call_slot) => {
-                return Ok(Lease::with_call_slot(take(Part::Target)?, Arc::clone(call_slot)));
+                let seats = take(Part::Target)?;
+                let spending = Spending::begin(&self.shared, agent, context, now)?;
+                return Ok((Lease::with_call_slot(seats, Arc::clone(call_slot)), spending));
             }
             Held::Nothing => take(Part::Everything)?,
             Held::All(seats) => seats,
         };
+        // Slots come first: who waits for one holds no tokens. Without tokens they are given back as if they had never been taken.
+        let spending = Spending::begin(&self.shared, agent, context, now)?;
         if agent.is_alone() {
-            return Ok(Lease::of_all(agent, all));
+            return Ok((Lease::of_all(agent, all), spending));
         }
         let (of_target, of_call) = all.split(&is_of_target(agent));
-        Ok(Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)))
+        Ok((Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)), spending))
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.

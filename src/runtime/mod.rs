@@ -5,9 +5,12 @@
 //! `engine`), and how that is changed while it runs (`reload`).
 
 pub mod accept;
+pub mod adaptive;
 pub mod builder;
 pub mod call;
+pub mod callers;
 pub mod capture;
+pub mod counted;
 pub mod dead_letters;
 pub mod deferred;
 pub mod engine;
@@ -15,6 +18,7 @@ pub mod function_agent;
 pub mod guard_layer;
 pub mod handle;
 pub mod journal;
+pub mod ladders;
 pub mod metric;
 pub mod outside;
 pub mod ports;
@@ -24,6 +28,7 @@ pub mod relay;
 pub mod reload;
 pub mod run_handle;
 pub mod settings;
+pub mod spending;
 pub mod token_count;
 
 pub mod book;
@@ -43,12 +48,15 @@ mod compartments_builder;
 mod core;
 mod fallback;
 mod gate;
+mod ladder;
 mod line;
 mod orchestrator;
+mod overload;
 mod parked;
 mod permit;
 mod presence;
 mod probing;
+mod rates;
 pub(crate) mod refusal;
 mod root;
 mod run_call;

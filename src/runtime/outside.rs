@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    adaptive::Told,
     call::{CallContext, CallError},
     handle::AgentHandle,
     permit::Permit,
@@ -68,11 +69,19 @@ impl Admission {
     }
 
     fn settle(&mut self, ending: Ending) {
-        let Some(permit) = self.permit.take() else { return };
+        let Some(mut permit) = self.permit.take() else { return };
+        // Nobody tells what work outside used: it counts as it was reserved.
+        if let Some(spending) = permit.spending.as_mut().filter(|_| ending.connected()) {
+            spending.sent();
+        }
         let shared = Arc::clone(&permit.shared);
         let at = shared.now();
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
-        let facts = Facts { agent: permit.agent.index, ending, slow, at, permit: permit.hand_over() };
+        let told = match &permit.agent.provider.adaptive {
+            Some(_) => vec![Told::of_work(&ending, self.started, at)],
+            None => Vec::new(),
+        };
+        let facts = Facts { agent: permit.agent.index, ending, slow, told, at, permit: permit.hand_over() };
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
     }

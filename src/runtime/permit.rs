@@ -8,7 +8,9 @@ use super::{
     core::{AgentCore, Guard, Shared},
     metric,
     presence::Entered,
+    spending::Spending,
     supervisor::SupervisorMessage,
+    warming::Found,
 };
 use crate::{
     model::clock::Timestamp,
@@ -181,6 +183,10 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// The tokens of its first attempt, until the attempts take them over.
+    pub(crate) spending: Option<Box<Spending>>,
+    /// How the call found its model; taken by whoever makes it.
+    pub(crate) found: Option<Found>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
     /// It is on its way to the supervisor with an outcome.
@@ -197,6 +203,7 @@ impl Permit {
         id: u64,
         passes: Passes,
         lease: Lease,
+        found: Found,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
@@ -204,6 +211,8 @@ impl Permit {
             id,
             passes,
             lease: Arc::new(lease),
+            spending: None,
+            found: Some(found),
             aged: false,
             handed_over: false,
             settled: false,

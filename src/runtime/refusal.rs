@@ -5,6 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     call::Try,
     compartments::{NoSeats, Reach},
+    overload::Shed,
+    rates::TooMany,
 };
 use crate::{
     model::{
@@ -19,7 +21,13 @@ use crate::{
         compartment::directory::Stranger,
         fallback::Reason as FallbackReason,
         retry::is_retryable,
+        run_caps::CapReached,
+        tokens::{
+            BudgetRefusal,
+            draw::{AccountId, NoTokens},
+        },
         verdict::Keyed,
+        volume::Shut,
     },
 };
 
@@ -37,12 +45,27 @@ pub(crate) enum Refusal {
     /// No slot.
     #[error("no slot free in {compartment}")]
     Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    /// No request is free this minute.
+    #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
+    Rate { too_many: TooMany, retry_after: Duration },
+    /// Its caller's volume guard is shut.
+    #[error("this caller made too many calls in an hour")]
+    Volume { shut: Shut },
+    /// Its class is refused for a higher one, under overload.
+    #[error("calls of higher classes wait too long for {}", .shed.compartment)]
+    Shed { shed: Shed },
     /// The model is being loaded, and somebody else waits for it already.
     #[error("the model {model} is being loaded; it is expected to be there in {:.0} s", .wait.as_secs_f64())]
     Warming { model: Arc<str>, wait: Duration },
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
+    /// No tokens.
+    #[error("{refused}")]
+    Tokens { refused: NoTokens },
+    /// A run has used up what it may use in all.
+    #[error("{reached}")]
+    RunSpent { reached: CapReached },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -98,8 +121,14 @@ impl Refusal {
             Self::Gate { .. } => Some(FallbackReason::GateShut),
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
+            Self::Rate { .. } => Some(FallbackReason::RateLimited),
             Self::Warming { .. } => Some(FallbackReason::Warming),
-            Self::Stranger { .. }
+            Self::Tokens { refused } if is_of_target(refused) => Some(FallbackReason::TokensSpent),
+            Self::Tokens { .. }
+            | Self::RunSpent { .. }
+            | Self::Volume { .. }
+            | Self::Shed { .. }
+            | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
             | Self::Gone
@@ -117,11 +146,46 @@ impl Refusal {
         }
     }
 
+    /// The count in which a slot is missing, if that is all.
+    pub(crate) fn lacks(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Bulkhead { compartment, .. } => Some(compartment),
+            Self::Everywhere { spoken, .. } => spoken.lacks(),
+            _ => None,
+        }
+    }
+
+    /// The model whose warm-up is in the way.
+    pub(crate) fn warming(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Warming { model, .. } => Some(model),
+            Self::Everywhere { spoken, .. } => spoken.warming(),
+            _ => None,
+        }
+    }
+
+    /// How long that is expected to last.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Warming { wait, .. } => Some(*wait),
+            _ => None,
+        }
+    }
+
     /// Whether it holds for the call whatever its target.
     pub(crate) fn is_of_call(&self) -> bool {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
-            Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::Gone | Self::DeadLetter => true,
+            Self::Tokens { refused } => !is_of_target(refused),
+            Self::Rate { too_many, .. } => !too_many.of.starts_with("provider:"),
+            Self::Volume { .. }
+            | Self::Shed { .. }
+            | Self::RunSpent { .. }
+            | Self::Stranger { .. }
+            | Self::Deadline
+            | Self::ShuttingDown
+            | Self::Gone
+            | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -140,6 +204,18 @@ impl Refusal {
             }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Stranger { stranger } => stranger_envelope(*stranger, message),
+            Self::Tokens { refused } => tokens_envelope(refused, message),
+            Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
+            Self::Rate { too_many, retry_after } => Envelope::new(ErrorCode::RateLimited, message)
+                .with_retry_after(retry_after.as_secs_f64())
+                .with_detail("limit", &*too_many.of)
+                .with_detail("requests_per_minute", too_many.per_minute.get()),
+            Self::Shed { shed } => Envelope::new(ErrorCode::LoadShed, message)
+                .with_retry_after(shed.retry_after.as_secs_f64())
+                .with_detail("compartment", &*shed.compartment),
+            Self::Volume { shut } => {
+                Envelope::new(ErrorCode::CallVolumeExceeded, message).with_retry_after(shut.retry_after.as_secs_f64())
+            }
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
@@ -154,6 +230,23 @@ impl Refusal {
         };
         envelope.with_agent(agent)
     }
+}
+
+/// Whether another target may have tokens left where this one has none.
+fn is_of_target(refused: &NoTokens) -> bool {
+    matches!(refused.account, AccountId::Provider(_))
+}
+
+fn tokens_envelope(refused: &NoTokens, message: String) -> Envelope {
+    let envelope = match refused.refusal {
+        BudgetRefusal::TooLarge { limit } => {
+            Envelope::new(ErrorCode::TokenRequestTooLarge, message).with_detail("limit", limit)
+        }
+        BudgetRefusal::Exhausted { retry_after } => {
+            Envelope::new(ErrorCode::TokenBudgetExhausted, message).with_retry_after(retry_after.as_secs_f64())
+        }
+    };
+    envelope.with_detail("compartment", refused.account.to_string())
 }
 
 fn stranger_envelope(stranger: Stranger, message: String) -> Envelope {

@@ -11,7 +11,23 @@ use super::{
 };
 
 /// Tables whose values a running service does not take over.
-const NEEDS_RESTART: [&str; 7] = ["capture", "files", "journal", "limits", "node", "run", "serve"];
+const NEEDS_RESTART: [&str; 13] = [
+    "callers",
+    "capture",
+    "deferred",
+    "files",
+    "journal",
+    "ladders",
+    "limits",
+    "node",
+    "prices",
+    "run",
+    "serve",
+    "usage",
+    "volume_guard",
+];
+/// ... and keys of other tables.
+const KEYS_NEED_RESTART: [&str; 3] = ["tokens", "tokens_per_minute", "ladder"];
 /// So many digits of a text's hash tell it from another one.
 const DIGITS: usize = 12;
 
@@ -90,7 +106,8 @@ pub fn difference(before: &[ConfigRow], after: &[ConfigRow]) -> Vec<Change> {
 
 fn needs_restart(key: &str) -> bool {
     let table = key.split('.').next().unwrap_or_default();
-    NEEDS_RESTART.contains(&table) || key == "priorities.order"
+    let last = key.rsplit('.').next().unwrap_or_default();
+    NEEDS_RESTART.contains(&table) || KEYS_NEED_RESTART.contains(&last) || table == "priorities"
 }
 
 fn digits_of(text: &str) -> String {

@@ -142,8 +142,13 @@ fn make_all(
 ) -> Result<All, StartError> {
     let targets = assembly::lay_out(parts.agents.clone())?;
     let chance = shared.chance;
-    let providers =
-        assembly::make_providers(&parts.providers, &targets, (&mut *book, &mut *compartments), chance, before)?;
+    let providers = assembly::make_providers(
+        &parts.providers,
+        &targets,
+        (&mut *book, &mut *compartments),
+        (chance, &shared.clock),
+        before,
+    )?;
     let made = assembly::make_agents(targets, &providers, (book, compartments), chance, before, loaded)?;
     Ok((providers, made))
 }
@@ -158,6 +163,8 @@ fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Res
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
         make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
     });
+    let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
+    shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;
     let firsts = cores.iter().filter(|core| core.is_first());
     let places = firsts.map(|core| (core.settings.name.clone(), core.index)).collect();

@@ -11,7 +11,8 @@ use crate::{
     policy::{restart::RestartLedger, retry::RetryBudget, retry_settings::RetrySettings},
     runtime::{
         core::{AgentCommon, AgentCore, AgentMetrics, AgentTable, ProviderCore, lock},
-        settings::{AgentSettings, RestartSettings},
+        rates::Rate,
+        settings::{AgentSettings, ProviderSettings, RestartSettings},
     },
 };
 
@@ -92,6 +93,13 @@ impl Before {
         let Some(known) = self.provider(name) else { return Arc::new(Mutex::new(RetryBudget::new(retry))) };
         lock(&known.retry_budget).reconfigure(retry);
         Arc::clone(&known.retry_budget)
+    }
+
+    /// A provider's requests a minute, if they are as they were.
+    pub(crate) fn rate(&self, settings: &ProviderSettings) -> Option<Arc<Rate>> {
+        let known = self.provider(&settings.name)?;
+        let is_same = known.settings.rates.requests_per_minute == settings.rates.requests_per_minute;
+        if is_same { known.rate.load_full() } else { None }
     }
 
     /// A target's restart ledger.

@@ -106,7 +106,7 @@ async fn a_relay_is_kept_without_its_pictures() {
     let body = r#"{"model":"x","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}}]}]}"#;
     let (out, _answers) = tokio::sync::mpsc::channel(8);
     let body = Arc::new(crate::model::raw_object::RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-    let relay = Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None };
+    let relay = Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
     let asked = AttemptRequest { relay: Some(relay), ..request(Value::Null) };
     let (attempted, said) = kept(&agent, asked).await;
     attempted.reply();
@@ -157,5 +157,18 @@ fn texts_of_streams_of_all_kinds() {
         ("data: {\"delta\":\"a\"}\n\ndata: {\"delta\":\"b", "a"),
     ] {
         assert_eq!(stream_text(frames.as_bytes()), want, "{frames}");
+    }
+}
+
+#[test]
+fn texts_of_lines() {
+    let line = |text: &str| format!("{{\"message\":{{\"content\":\"{text}\"}},\"done\":false}}\n");
+    for (body, want) in [
+        (line("초") + &line("안") + "{\"done\":true}", "초안"),
+        ("{\"error\":\"it broke\"}\n".to_owned(), ""),
+        (line("a") + "<html>\n" + &line("b"), "a"),
+        (line("a") + "{\"message\":{\"content\":\"cut", "a"),
+    ] {
+        assert_eq!(lines_text(body.as_bytes()), want, "{body}");
     }
 }
