@@ -54,7 +54,7 @@ pub(super) struct LaterArgs {
 }
 
 /// Where the project is and how its settings are changed.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct ProjectArgs {
     /// The project's folder: workflow.toml, watertight.toml, agents/, input/
     #[arg(value_name = "FOLDER", default_value = ".")]
@@ -141,6 +141,12 @@ pub(super) struct CheckArgs {
     /// Call this agent once and print the request, the raw answer and how it was read
     #[arg(long, value_name = "AGENT", requires = "input")]
     pub(super) call: Option<String>,
+    /// Show what a reload would change at the service there
+    #[arg(long, value_name = "URL", conflicts_with_all = ["call", "explain"])]
+    pub(super) against: Option<String>,
+    /// The environment variable that holds an operator's key, for --against
+    #[arg(long, value_name = "VARIABLE", requires = "against")]
+    pub(super) key_env: Option<String>,
     /// The agent's input, a JSON file, for --call
     #[arg(long, value_name = "FILE", requires = "call")]
     pub(super) input: Option<PathBuf>,

@@ -14,6 +14,7 @@ use crate::{
         engine::Runtime,
         ports::{Backend, CallLog},
         promise::Promised,
+        reload::parts::ReloadParts,
         settings::TargetSettings,
         spending::SpendingSettings,
         token_count::Vocabulary,
@@ -164,6 +165,21 @@ pub(super) fn builder(
     }
     // Whoever has a journal to keep calls in takes whole ladders instead.
     Ok(builder.ladders(settings.ladders.clone().without_deferred()))
+}
+
+/// The same as what a running runtime is made into.
+pub(super) fn reload_parts(project: &Project, settings: &Settings, around: Around<'_>) -> Result<ReloadParts, Stop> {
+    let backends = Backends::connect(project, settings)?;
+    let mut parts = ReloadParts::new().compartments(settings.compartments.clone());
+    for Provider { settings: provider, .. } in &settings.providers {
+        parts = parts.provider(provider.clone());
+    }
+    for agent in &settings.agents {
+        let further = further_of(project, settings, agent, &backends, around)?;
+        let backend = around(agent, backends.of(project, settings, agent)?);
+        parts = parts.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
+    }
+    Ok(parts)
 }
 
 /// Starts a runtime with all agents of the settings.

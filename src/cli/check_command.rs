@@ -10,6 +10,7 @@ use super::{
     assemble::{Backends, bare, further_of},
     exit::Stop,
     project::Project,
+    rerun::remote::Service,
     run_command::print,
     say::say,
     table::table,
@@ -18,8 +19,10 @@ use crate::{
     model::reply::{AttemptFailure, Reply},
     policy::verdict::{Keyed, Verdict, judge},
     runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
+    serve::operator::config::ConfigInForce,
     settings::{
         agent::Agent,
+        difference::{Change, difference, rows},
         load::{Settings, Wanted, explain},
     },
     transport::tap::Tap,
@@ -56,6 +59,11 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     if let (Some(agent), Some(input)) = (&args.call, &args.input) {
         return call(&project, &settings, &backends, agent, input, args.json).await;
     }
+    if let Some(url) = &args.against {
+        // As the service reads it: the agents of all workflows, not those of one.
+        let (_, settings) = project.workflows_and_settings()?;
+        return against(url, args.key_env.as_deref(), &settings, args.json).await;
+    }
     if args.explain {
         return show_explained(&settings, args.json);
     }
@@ -84,6 +92,25 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         Some(workflow) => print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len())),
         None => print("ok: no workflow.toml here, so only settings and agents were checked\n"),
     }
+}
+
+/// What a reload would change at a running service.
+async fn against(url: &str, key_env: Option<&str>, settings: &Settings, json: bool) -> Result<(), Stop> {
+    let service = Service::of("--against", url, key_env)?;
+    let there: ConfigInForce = service.ask(service.get("v1/config")?).await?;
+    let changes = difference(&there.values, &rows(settings));
+    if json {
+        return print(&format!("{}\n", json!({ "ok": true, "changes": changes })));
+    }
+    if changes.is_empty() {
+        return print("ok: a reload would change nothing\n");
+    }
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let when = |needs_restart| if needs_restart { "with a restart" } else { "with a reload" };
+    let row = |change: Change| {
+        vec![change.key, shown(change.before), shown(change.after), when(change.needs_restart).to_owned()]
+    };
+    print(&table(&["key", "there", "here", "changes"], changes.into_iter().map(row)))
 }
 
 fn show_explained(settings: &Settings, json: bool) -> Result<(), Stop> {

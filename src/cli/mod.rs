@@ -16,6 +16,7 @@ mod main;
 mod places;
 mod progress;
 mod project;
+mod reloading;
 mod report;
 mod rerun;
 mod run_command;

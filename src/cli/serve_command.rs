@@ -11,6 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
+use tokio::sync::mpsc;
 
 use super::{
     args::ServeArgs,
@@ -20,6 +21,7 @@ use super::{
     exit::Stop,
     file_reach::FileGiver,
     project::Project,
+    reloading::{self, Reloading},
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
@@ -37,7 +39,7 @@ use crate::{
         agents::acts::restore_modes,
         answer::failure::Failure,
         caps::Caps,
-        gateway::door,
+        gateway::door::{self, GatewayDoor},
         handover::{
             offer::Handover,
             take::{Farewell, take_over},
@@ -45,7 +47,10 @@ use crate::{
         health::BEAT,
         listener::server::{Listening, listen},
         metrics,
-        operator::dead_letters::restore_letters,
+        operator::{
+            config::{ConfigDesk, Order},
+            dead_letters::restore_letters,
+        },
         router::router,
         state::{AppState, Door, Ending, Running, Service},
     },
@@ -77,11 +82,12 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     // What can be wrong with agents is found before a predecessor is asked to go.
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
     drop(deferral::webhook(&project, &settings)?);
-    let gateway = door::routes(assemble::gateway(&project, &settings)?);
+    let gateway = GatewayDoor::from(assemble::gateway(&project, &settings)?);
     let home = home_of(&journal_settings(&settings, &project.folder))?;
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
+    let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings));
     let state = AppState::new(Service {
         caps: Caps::new(&settings.serve),
         settings: settings.serve.clone(),
@@ -93,13 +99,16 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         door: Door::default(),
         signer,
         ending: Ending::default(),
+        config: desk,
         metrics: Some(page),
     });
     let entrance = Entrance::find(&home, settings.serve.listen).await?;
-    let (address, routes) = (entrance.address, router(state.clone(), gateway));
+    let (address, routes) = (entrance.address, router(state.clone(), door::routes(gateway.clone())));
     let listening = listen(entrance.listener, routes, listener_settings(&settings.serve)).map_err(Stop::usage)?;
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
-    serve_until(starting, listening, entrance.farewell, (home, entrance.copy)).await?;
+    let (listen, state) = (args.listen, &state);
+    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address };
+    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
@@ -171,6 +180,7 @@ async fn serve_until(
     listening: Listening,
     farewell: Option<Farewell>,
     (home, copy): (PathBuf, OwnedFd),
+    (reloading, mut orders): (Reloading<'_>, mpsc::Receiver<Order>),
 ) -> Result<(), Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
@@ -196,6 +206,7 @@ async fn serve_until(
         && tokio::select! {
             () = stop => false,
             () = asked(offer.as_ref()) => true,
+            () = reloading.keep_up(&mut orders) => false,
             () = keep_up(state) => false,
         };
     if has_successor {

@@ -147,8 +147,9 @@ impl Shares {
     }
 
     fn gave_back(&mut self, member: u16) {
-        if let Some(member) = self.members.get_mut(usize::from(member)) {
-            member.in_flight = member.in_flight.saturating_sub(1);
+        // Who took its slot before it was a member was never counted as one.
+        if let Some(member) = self.members.get_mut(usize::from(member)).filter(|member| member.in_flight > 0) {
+            member.in_flight -= 1;
             self.reserved += u32::from(member.in_flight < member.guaranteed);
         }
     }

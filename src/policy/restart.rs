@@ -54,6 +54,11 @@ impl RestartLedger {
         Self { max, within, deaths: VecDeque::new(), total: 0, quarantine: None }
     }
 
+    /// Other bounds; deaths and quarantine stay.
+    pub fn reconfigure(&mut self, max: u32, within: Duration) {
+        (self.max, self.within) = (max, within);
+    }
+
     /// Restarts so far.
     pub fn total(&self) -> u64 {
         self.total

@@ -175,6 +175,11 @@ impl RetryBudget {
         }
     }
 
+    /// Other settings; what was counted stays, as far as the window reaches.
+    pub fn reconfigure(&mut self, settings: &RetrySettings) {
+        (self.share, self.min, self.window) = (settings.budget_share, settings.budget_min, settings.budget_window);
+    }
+
     /// A call began.
     pub fn count_call(&mut self, now: Timestamp) {
         self.prune(now);

@@ -26,6 +26,7 @@ use crate::{
             settings::AdaptiveSettings,
         },
         bulkhead::{Bulkhead, ClassShare, Guarantees},
+        compartment::settings::ClassSettings,
     },
 };
 
@@ -114,10 +115,10 @@ impl ProviderLimit {
         Self { limit: Mutex::new(limit), shares, gauge, changes: Reason::ALL.map(counter).into() }
     }
 
-    /// What it starts with.
-    pub(crate) fn slots(&self, classes: Vec<ClassShare>) -> Bulkhead {
-        let cap = lock(&self.limit).limit();
-        Bulkhead::shared(cap, &self.shares.at(cap, classes))
+    /// The slots that there are now, and what is kept of them.
+    pub(crate) fn kept(&self, classes: &ClassSettings) -> (u32, Guarantees) {
+        let cap = self.limit();
+        (cap, self.shares.at(cap, classes.shares_of(cap)))
     }
 
     /// The limit now.

@@ -19,6 +19,13 @@ impl<M: ractor::Message> Address<M> {
         self.actor.store(Some(std::sync::Arc::new(actor)));
     }
 
+    /// Whoever lives here ends, and nobody lives here any more.
+    pub(crate) fn vacate_and_stop(&self) {
+        if let Some(actor) = self.actor.swap(None) {
+            actor.stop(None);
+        }
+    }
+
     /// Sends without waiting. False, and the message is dropped, if nobody lives here now.
     pub(crate) fn cast(&self, message: M) -> bool {
         self.actor.load().as_ref().is_some_and(|actor| actor.cast(message).is_ok())

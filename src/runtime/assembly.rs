@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     num::NonZeroU32,
-    sync::{Arc, Mutex},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -14,10 +14,12 @@ use super::{
     adaptive::{ProviderLimit, ProviderShares},
     address::Address,
     builder::StartError,
-    compartments::CompartmentsBuilder,
-    core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
+    compartments_builder::CompartmentsBuilder,
+    core::{AgentCommon, AgentCore, BreakerId, Guard, ProviderCore},
     ports::{Backend, Clock, ColdStart},
+    presence::Presence,
     rates::Rate,
+    reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
     warming::{Models, cold_start},
@@ -34,14 +36,13 @@ use crate::{
         chance::Chance,
         compartment::needs::CountId,
         fallback::Rank,
-        restart::RestartLedger,
-        retry::RetryBudget,
         setting::InvalidSetting,
         verdict::Keyed,
     },
 };
 
 /// An agent as it was handed to the builder.
+#[derive(Clone)]
 pub(crate) struct AgentParts {
     pub(crate) settings: AgentSettings,
     pub(crate) rank: Rank,
@@ -62,8 +63,9 @@ pub(crate) struct TargetParts {
 pub(crate) fn make_providers(
     settings: &[ProviderSettings],
     targets: &[TargetParts],
-    (book, compartments): (&mut Book, &mut CompartmentsBuilder),
+    (book, compartments): (&mut Book, &mut CompartmentsBuilder<'_>),
     (chance, clock): (Chance, &Arc<dyn Clock>),
+    before: &Before,
 ) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
     let mut providers = HashMap::new();
     for settings in settings {
@@ -72,25 +74,28 @@ pub(crate) fn make_providers(
         let here = targets.iter().filter(|target| target.settings.provider == *name);
         let longest = here.map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
         let breaker = with_trial_bound(&settings.breaker, longest);
-        let guard = match members.len() {
-            // A lone agent's target stands for its provider.
-            0 | 1 => None,
-            _ => Some(add_breaker(book, name, format!("provider:{name}"), breaker.clone(), Scope::Provider, chance)?),
+        let mut add = |guard_name: String, scope| {
+            let kept = book.find_ever(&guard_name);
+            add_breaker(book, name, (guard_name, kept), breaker.clone(), scope, (chance, before.now))
         };
-        let key_guard = settings
-            .key
-            .as_ref()
-            .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
-        let adaptive = adaptive_limit(settings, &members, compartments, clock.now())?;
+        // A lone agent's target stands for its provider; but what was shared once may be open now.
+        let is_shared = members.len() > 1 || before.provider(name).is_some_and(|known| known.guard.is_some());
+        let guard = if is_shared { Some(add(format!("provider:{name}"), Scope::Provider)?) } else { None };
+        let key_guard = settings.key.as_ref().map(|key| add(format!("key:{name}/{key}"), Scope::Key));
+        let places = before.members(name, members.iter().map(|member| &member.name));
+        let kept = before.provider(name).and_then(|known| known.count);
+        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before.now)?;
         let slots = match (&adaptive, settings.slots) {
-            (Some(adaptive), _) => Some(adaptive.slots(compartments.classes().shares_of(adaptive.limit()))),
-            (None, Some(cap)) => Some(Bulkhead::shared(cap, &guarantees(settings, cap, &members, compartments)?)),
-            (None, None) => None,
+            (Some(adaptive), _) => Some(adaptive.kept(compartments.classes())),
+            (None, Some(cap)) => Some((cap, guarantees(settings, cap, (&members, &places), compartments)?)),
+            // A count that has no cap any more counts on, so that a later cap holds for who is under way.
+            (None, None) => kept.map(|_| (u32::MAX, Guarantees::default())),
         };
         let compartment = || -> Arc<str> { format!("provider:{name}").into() };
-        let count = slots.map(|slots| compartments.add(compartment(), slots));
+        let count = slots.map(|(cap, guarantees)| compartments.renew(kept, compartment, cap, &guarantees));
         let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
-        let rate = per_minute.map(|per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock))));
+        let new_rate = |per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock)));
+        let rate = before.rate(settings).or_else(|| per_minute.map(new_rate));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
@@ -99,7 +104,8 @@ pub(crate) fn make_providers(
             adaptive,
             guard,
             key_guard: key_guard.transpose()?,
-            retry_budget: Mutex::new(RetryBudget::new(&retry)),
+            retry_budget: before.provider_budget(name, &retry),
+            members: places,
         };
         if providers.insert(name.clone(), Arc::new(core)).is_some() {
             return Err(StartError::Twice(name.clone()));
@@ -111,8 +117,8 @@ pub(crate) fn make_providers(
 /// The adaptive limit of a provider, if it has one. What is kept of its slots must fit into the most that they can be.
 fn adaptive_limit(
     settings: &ProviderSettings,
-    members: &[&AgentSettings],
-    compartments: &CompartmentsBuilder,
+    (members, places): (&[&AgentSettings], &[Name]),
+    compartments: &CompartmentsBuilder<'_>,
     now: Timestamp,
 ) -> Result<Option<ProviderLimit>, StartError> {
     let Some(adaptive) = settings.adaptive else { return Ok(None) };
@@ -120,11 +126,12 @@ fn adaptive_limit(
         return Err(StartError::Setting { name: settings.name.clone(), broken });
     }
     let most = adaptive.under(settings.slots).max;
-    let Guarantees { features, .. } = guarantees(settings, most, members, compartments)?;
-    let named = |member: &&AgentSettings| {
-        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
-    };
-    let shares = ProviderShares { agents: members.iter().map(named).collect(), features };
+    let Guarantees { features, .. } = guarantees(settings, most, (members, places), compartments)?;
+    let named = |name: &Name| settings.guaranteed.iter().find(|(agent, _)| agent == name).map(|(_, share)| *share);
+    // Who is gone has no share.
+    let is_here = |name: &Name| members.iter().any(|member| member.name == *name);
+    let share = |name: &Name| if is_here(name) { named(name) } else { Some(0) };
+    let shares = ProviderShares { agents: places.iter().map(share).collect(), features };
     Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
 }
 
@@ -132,15 +139,18 @@ fn adaptive_limit(
 fn guarantees(
     settings: &ProviderSettings,
     cap: u32,
-    members: &[&AgentSettings],
-    compartments: &CompartmentsBuilder,
+    (members, places): (&[&AgentSettings], &[Name]),
+    compartments: &CompartmentsBuilder<'_>,
 ) -> Result<Guarantees, StartError> {
-    let features = compartments.directory.guaranteed_of(&settings.name);
+    let features = compartments.guaranteed_of(&settings.name);
     let sum: u64 = features.iter().copied().map(u64::from).sum();
     if sum > u64::from(cap) {
         return Err(StartError::FeatureShares { provider: settings.name.clone(), guaranteed: sum, slots: cap });
     }
-    let agents = shares(settings, cap, members)?;
+    let shares = shares(settings, cap, members)?;
+    // By place; who is gone has none.
+    let share_of = |name: &Name| members.iter().position(|member| member.name == *name).and_then(|at| shares.get(at));
+    let agents = places.iter().map(|name| share_of(name).copied().unwrap_or(0)).collect();
     Ok(Guarantees { agents, features, classes: compartments.classes().shares_of(cap) })
 }
 
@@ -235,16 +245,17 @@ fn target_name(settings: &AgentSettings) -> String {
 pub(crate) fn make_agents(
     targets: Vec<TargetParts>,
     providers: &HashMap<Name, Arc<ProviderCore>>,
-    (book, compartments): (&mut Book, &mut CompartmentsBuilder),
+    (book, compartments): (&mut Book, &mut CompartmentsBuilder<'_>),
     chance: Chance,
-    kept: &Models,
-) -> Result<Vec<Arc<AgentCore>>, StartError> {
-    let member_names = |name| members_of(name, &targets).iter().map(|member| member.name.clone()).collect();
-    let members: HashMap<Name, Vec<Name>> = providers.keys().map(|name| (name.clone(), member_names(name))).collect();
+    before: &Before,
+    loaded: &Models,
+) -> Result<Made, StartError> {
+    let places = before.places(targets.iter().map(|parts| (&parts.settings.name, target_name(&parts.settings))));
+    let place_of = |position: usize| places.get(position).copied().unwrap_or(usize::MAX);
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
-    let mut models: Vec<(Name, Option<String>)> = Vec::new();
-    for (index, TargetParts { settings, rank, backend, further_of }) in targets.into_iter().enumerate() {
+    let mut models = before.models();
+    for (position, TargetParts { settings, rank, backend, further_of }) in targets.into_iter().enumerate() {
         let name = settings.name.clone();
         let Some(provider) = providers.get(&settings.provider).map(Arc::clone) else {
             return Err(StartError::NoProvider { agent: name, provider: settings.provider });
@@ -254,49 +265,88 @@ pub(crate) fn make_agents(
             None => format!("agent:{name}"),
             Some(_) => format!("agent:{name}:{target}"),
         };
-        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, chance)?;
-        let member = members.get(&settings.provider).and_then(|all| all.iter().position(|member| *member == name));
+        let kept = before.target(place_of(position));
+        let guard_name = (guard_name, kept.map(|core| core.guard.id));
+        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
+        let member = provider.members.iter().position(|member| *member == name);
         let model = (settings.provider.clone(), settings.model.clone());
-        let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
-            models.push(model);
-            models.len() - 1
-        });
+        let model = place_in(&mut models, model);
         // proof of no loss: settings bound agents and targets, so no more models than that.
         let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let first = further_of.and_then(|first| agents.get(first));
-        let common = first.map_or_else(
-            || Arc::new(AgentCommon::of(&settings, add_slots(compartments, Arc::clone(&guard.name), settings.slots))),
-            |first| Arc::clone(&first.common),
-        );
+        let common = match first {
+            Some(first) => Arc::clone(&first.common),
+            None => common_of(&settings, &guard.name, small(place_of(position)), compartments, before),
+        };
         // proof of no loss: settings bound agents below this.
         let member = member.map_or(NO_MEMBER, |member| u16::try_from(member).unwrap_or(NO_MEMBER));
         agents.push(Arc::new(AgentCore {
-            index,
+            index: place_of(position),
             member,
             rank,
             target,
-            first: further_of.unwrap_or(index),
-            further: further.remove(&index).unwrap_or_default(),
-            source: Source { agent: small(further_of.unwrap_or(index)), model: small(model) },
+            first: place_of(further_of.unwrap_or(position)),
+            further: further.remove(&position).unwrap_or_default().into_iter().map(place_of).collect(),
+            source: Source { agent: common.number, model: small(model) },
             keyed: if provider.key_guard.is_some() { Keyed::Yes } else { Keyed::No },
             guard,
             common,
-            ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
-            address: Address::vacant(),
-            metrics: AgentMetrics::of(name.as_str(), settings.slots),
-            model: kept.of(&settings, &provider.settings, &*backend),
+            ledger: before.ledger(kept, settings.restart),
+            address: kept.map_or_else(|| Arc::new(Address::vacant()), |core| Arc::clone(&core.address)),
+            metrics: before.metrics(kept, name.as_str(), settings.slots),
+            presence: kept.map_or_else(|| Arc::new(Presence::default()), |core| Arc::clone(&core.presence)),
+            superseded: AtomicBool::new(false),
+            model: loaded.of(&settings, &provider.settings, &*backend),
             provider,
             backend,
             settings,
         }));
     }
-    Ok(agents)
+    Ok(Made { agents, models })
+}
+
+/// What an agent's targets share: what they shared before, with its new settings, else something new.
+fn common_of(
+    settings: &AgentSettings,
+    name: &Arc<str>,
+    number: u16,
+    compartments: &mut CompartmentsBuilder<'_>,
+    before: &Before,
+) -> Arc<AgentCommon> {
+    let known = before.common(&settings.name);
+    let count = renew_slots(compartments, known.as_ref().map(|known| known.count), name, settings.slots);
+    match known {
+        Some(common) => {
+            before.renew_common(&common, settings);
+            common
+        }
+        None => Arc::new(AgentCommon::of(settings, number, count)),
+    }
+}
+
+/// Where `model` is among `models`; it is added where it is not there.
+fn place_in(models: &mut Vec<(Name, Option<String>)>, model: (Name, Option<String>)) -> usize {
+    models.iter().position(|known| *known == model).unwrap_or_else(|| {
+        models.push(model);
+        models.len() - 1
+    })
+}
+
+/// Targets with a core each, and the models that they use.
+pub(crate) struct Made {
+    pub(crate) agents: Vec<Arc<AgentCore>>,
+    pub(crate) models: Vec<(Name, Option<String>)>,
 }
 
 /// An agent's slots.
-fn add_slots(compartments: &mut CompartmentsBuilder, name: Arc<str>, slots: u32) -> CountId {
+fn renew_slots(
+    compartments: &mut CompartmentsBuilder<'_>,
+    kept: Option<CountId>,
+    name: &Arc<str>,
+    slots: u32,
+) -> CountId {
     let classes = compartments.classes().shares_of(slots);
-    compartments.add(name, Bulkhead::shared(slots, &Guarantees { classes, ..Guarantees::default() }))
+    compartments.renew(kept, || Arc::clone(name), slots, &Guarantees { classes, ..Guarantees::default() })
 }
 
 /// Where the further targets of each agent are, by the place of its first one.
@@ -313,13 +363,13 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 /// A target's breaker, below its provider's.
 fn add_target(
     book: &mut Book,
-    guard_name: String,
+    guard_name: (String, Option<BreakerId>),
     (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
-    chance: Chance,
+    by: (Chance, Timestamp),
 ) -> Result<Guard, StartError> {
     let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings, backend));
-    let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, chance)?;
+    let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, by)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);
     }
@@ -340,16 +390,22 @@ fn check_agent(settings: &AgentSettings) -> Result<(), StartError> {
     }
 }
 
+/// The breaker that is kept, with other settings, else a new one.
 fn add_breaker(
     book: &mut Book,
     owner: &Name,
-    name: String,
+    (name, kept): (String, Option<BreakerId>),
     settings: BreakerSettings,
     scope: Scope,
-    chance: Chance,
+    (chance, now): (Chance, Timestamp),
 ) -> Result<Guard, StartError> {
+    let broken = |broken| StartError::Setting { name: owner.clone(), broken };
+    if let Some(kept) = kept
+        && let Some(guard) = book.renew(kept, name.clone(), settings.clone(), now).map_err(broken)?
+    {
+        return Ok(guard);
+    }
     let purpose = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
-    let breaker = Breaker::try_new(settings, scope, chance.fork(purpose))
-        .map_err(|broken| StartError::Setting { name: owner.clone(), broken })?;
+    let breaker = Breaker::try_new(settings, scope, chance.fork(purpose)).map_err(broken)?;
     Ok(book.add(name, breaker))
 }

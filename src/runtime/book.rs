@@ -3,12 +3,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use metrics::{Counter, Gauge, Label};
-
 use super::{
+    book_metrics::{EntryMetrics, show_shares, show_state, tell, tell_exceeded},
     core::{BreakerId, Guard},
     gate::Gate,
-    metric,
     permit::{GatePass, Passes},
     supervisor::Facts,
 };
@@ -42,46 +40,29 @@ pub(crate) struct Entry {
     pub(crate) breaker: Breaker,
     pub(crate) gate: Arc<Gate>,
     /// The breakers that stand below this one: while it is not closed nothing is recorded in them, and they begin anew with it.
-    members: Vec<BreakerId>,
+    pub(super) members: Vec<BreakerId>,
     timer: Option<Timestamp>,
-    metrics: EntryMetrics,
+    pub(super) metrics: EntryMetrics,
+    pub(super) shown: Shown,
 }
 
-struct EntryMetrics {
-    success: Counter,
-    failure: Counter,
-    ignored: Counter,
-    stale: Counter,
-    failure_share: Gauge,
-    slow_share: Gauge,
-}
-
-impl EntryMetrics {
-    fn of(name: &Arc<str>) -> Self {
-        let outcome = |verdict: &'static str| {
-            let labels = vec![Label::new("breaker", name.to_string()), Label::from_static_parts("verdict", verdict)];
-            metrics::counter!(metric::BREAKER_OUTCOMES.name, labels)
-        };
-        let share =
-            |metric: metric::Metric| metrics::gauge!(metric.name, vec![Label::new("breaker", name.to_string())]);
-        Self {
-            failure_share: share(metric::BREAKER_FAILURE_SHARE),
-            slow_share: share(metric::BREAKER_SLOW_SHARE),
-            success: outcome("success"),
-            failure: outcome("failure"),
-            ignored: outcome("ignored"),
-            stale: metrics::counter!(metric::BREAKER_STALE.name, vec![Label::new("breaker", name.to_string())]),
-        }
-    }
+/// Whether there is anything that a breaker guards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Yes,
+    /// What it guarded is gone. It lives on for calls that are under way, and in case that comes back.
+    Hidden,
 }
 
 /// All breakers.
 #[derive(Default)]
 pub(crate) struct Book {
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     timers: BTreeSet<(Timestamp, BreakerId)>,
     /// Transitions that nobody was told of yet.
     news: Vec<BreakerEvent>,
+    /// Every name that a breaker ever had, as of the last reload.
+    pub(super) former: BTreeSet<Arc<str>>,
     /// When the first quarantine may end.
     pub(crate) quarantine_until: Option<Timestamp>,
 }
@@ -100,6 +81,7 @@ impl Book {
             members: Vec::new(),
             timer: None,
             metrics,
+            shown: Shown::Yes,
         };
         show_state(&entry);
         self.entries.push(entry);
@@ -124,7 +106,8 @@ impl Book {
 
     /// The breaker of this name.
     pub(crate) fn find(&self, name: &str) -> Option<BreakerId> {
-        self.entries.iter().position(|entry| &*entry.name == name).map(BreakerId)
+        let is_it = |entry: &Entry| entry.shown == Shown::Yes && &*entry.name == name;
+        self.entries.iter().position(is_it).map(BreakerId)
     }
 
     pub(crate) fn next_timer(&self) -> Option<Timestamp> {
@@ -341,59 +324,9 @@ impl Book {
 
 /// The first caller has turned the gate half-open under `shown`: the breaker follows, even where its open time was lengthened at that
 /// very moment, because the trials are out.
-fn follow_gate(breaker: &mut Breaker, shown: u32, at: Timestamp) -> Option<Transition> {
+pub(super) fn follow_gate(breaker: &mut Breaker, shown: u32, at: Timestamp) -> Option<Transition> {
     let ahead = breaker.state() == StateName::Open && shown == breaker.generation().wrapping_add(1);
     if ahead { breaker.half_open(Reason::FirstCall, at).ok().flatten() } else { None }
-}
-
-/// One line a transition; never one a call.
-fn tell(breaker: &Arc<str>, transition: Transition) {
-    tracing::warn!(
-        breaker = &**breaker,
-        from = transition.from.as_str(),
-        to = transition.to.as_str(),
-        reason = transition.reason.as_str(),
-        value = transition.value,
-        generation = transition.generation,
-        "breaker changed"
-    );
-    let labels = vec![
-        Label::new("breaker", breaker.to_string()),
-        Label::from_static_parts("from", transition.from.as_str()),
-        Label::from_static_parts("to", transition.to.as_str()),
-        Label::from_static_parts("reason", transition.reason.as_str()),
-    ];
-    metric::count(metric::BREAKER_TRANSITIONS, labels, 1);
-}
-
-/// One-hot, so that the sum over states is always 1.
-fn show_state(entry: &Entry) {
-    let snapshot = entry.breaker.snapshot();
-    for state in StateName::ALL {
-        let labels =
-            vec![Label::new("breaker", entry.name.to_string()), Label::from_static_parts("state", state.as_str())];
-        metric::set(metric::BREAKER_STATE, labels, if state == snapshot.state { 1.0 } else { 0.0 });
-    }
-    show_shares(entry);
-}
-
-fn show_shares(entry: &Entry) {
-    let snapshot = entry.breaker.snapshot();
-    entry.metrics.failure_share.set(snapshot.failure_share.unwrap_or(0.0));
-    entry.metrics.slow_share.set(snapshot.slow_share.unwrap_or(0.0));
-}
-
-/// What a breaker that only measures would have done.
-fn tell_exceeded(entry: &Entry, exceeded: &[(Reason, f64)]) {
-    if entry.breaker.state() != StateName::MetricsOnly {
-        return;
-    }
-    for (reason, value) in exceeded {
-        tracing::warn!(breaker = &*entry.name, reason = reason.as_str(), value, "breaker would have opened");
-        let labels =
-            vec![Label::new("breaker", entry.name.to_string()), Label::from_static_parts("reason", reason.as_str())];
-        metric::count(metric::BREAKER_WOULD_OPEN, labels, 1);
-    }
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     adaptive::LIMIT_EVENTS_MAX,
     address::Address,
-    assembly::{self, AgentParts},
+    assembly::{self, AgentParts, Made},
     callers::{CallerSettings, Callers},
     capture::Captures,
-    compartments::CompartmentsBuilder,
+    compartments::{Compartments, State},
+    compartments_builder::CompartmentsBuilder,
     core::{AgentTable, Shared},
     counted::RateBook,
     dead_letters::{DeadLetterBox, DeadLetters},
@@ -28,6 +29,7 @@ use super::{
     overload::Overload,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
+    reload::before::Before,
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
@@ -104,6 +106,9 @@ pub enum StartError {
         /// The agent that it names.
         agent: Name,
     },
+    /// A reload has no place left for what is new: places of what is gone are never given to others.
+    #[error("too many agents, providers or features have come and gone; this needs a restart")]
+    NoPlaceLeft,
     /// More agents than [`AGENTS_MAX`].
     #[error("more than {AGENTS_MAX} agents")]
     TooManyAgents,
@@ -276,14 +281,17 @@ impl RuntimeBuilder {
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
-        let mut book = Book::default();
         let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
-        let mut compartments = CompartmentsBuilder::new(&self.compartments);
+        let before = Before::nothing(clock.now());
+        let (mut book, mut state) = (Book::default(), State::default());
+        let mut compartments = CompartmentsBuilder::new(&self.compartments, &mut state, before.now);
         let targets = assembly::lay_out(self.agents)?;
-        let models = Models::default();
-        let providers =
-            assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), (chance, &clock))?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
+        let making = (&mut book, &mut compartments);
+        let loaded = Models::default();
+        let providers = assembly::make_providers(&self.providers, &targets, making, (chance, &clock), &before)?;
+        let making = (&mut book, &mut compartments);
+        let Made { agents, models } = assembly::make_agents(targets, &providers, making, chance, &before, &loaded)?;
+        compartments.begin();
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         if self.deferred.is_none() && self.ladders.any_defers() {
@@ -295,16 +303,16 @@ impl RuntimeBuilder {
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
             chance,
-            table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             run_caps: Mutex::new(self.run_caps),
             tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
-            compartments: compartments.build(),
             callers: Callers::new(self.callers, Arc::clone(&clock)),
             rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
             overload: Overload::new(self.compartments.shedding.clone(), chance, Arc::clone(&clock)),
             limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
+            compartments: Compartments::of(state, self.compartments.classes),
             clock,
-            models,
+            models: loaded,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),
@@ -323,6 +331,8 @@ impl RuntimeBuilder {
             deferred: deferred.map(Arc::new),
             captures: self.captures,
             frozen: AtomicBool::new(false),
+            reloading: tokio::sync::Mutex::new(()),
+            gone_labels: ArcSwap::default(),
         });
         shared.pulse.begin(shared.now());
         let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
@@ -333,6 +343,6 @@ impl RuntimeBuilder {
         if let Some(queue) = &shared.deferred {
             shared.tracker.spawn(Worker::new(Arc::clone(&shared), Arc::clone(queue)).work());
         }
-        Ok(Runtime::new(shared, runs, events, root.get_cell(), joined))
+        Ok(Runtime::new(shared, runs, events, root, joined))
     }
 }

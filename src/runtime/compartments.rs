@@ -9,6 +9,7 @@ use metrics::Gauge;
 use tokio::sync::oneshot;
 
 use super::{
+    compartments_builder::CompartmentsBuilder,
     core::{AgentCore, Shared, lock},
     metric,
     orchestrator::OrchestratorMessage,
@@ -17,7 +18,7 @@ use super::{
 use crate::{
     model::clock::Timestamp,
     policy::{
-        bulkhead::{Bulkhead, Full, Member, NO_MEMBER},
+        bulkhead::{Full, Member, NO_MEMBER},
         compartment::{
             directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
@@ -34,13 +35,15 @@ pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
     classes: ClassSettings,
-    /// What features have taken, by their place.
-    feature_gauges: Vec<Gauge>,
 }
 
-struct State {
-    pool: Pool<Waiter>,
-    directory: Directory,
+/// What stands behind the lock.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(super) pool: Pool<Waiter>,
+    pub(super) directory: Directory,
+    /// What features have taken, by their place.
+    pub(super) feature_gauges: Vec<Gauge>,
 }
 
 /// Who waits in the line.
@@ -145,46 +148,57 @@ impl Seats {
     }
 }
 
-/// Puts the counts together while a runtime is built.
-pub(crate) struct CompartmentsBuilder {
-    pool: Pool<Waiter>,
-    pub(crate) directory: Directory,
-    classes: ClassSettings,
-}
-
-impl CompartmentsBuilder {
-    pub(crate) fn new(settings: &CompartmentSettings) -> Self {
-        let mut pool = Pool::default();
-        let directory = Directory::new(settings, &mut pool);
-        Self { pool, directory, classes: settings.classes.clone() }
-    }
-
-    /// Adds the count of an agent or provider.
-    pub(crate) fn add(&mut self, name: Arc<str>, slots: Bulkhead) -> CountId {
-        self.pool.add(name, slots)
-    }
-
-    pub(crate) fn classes(&self) -> &ClassSettings {
-        &self.classes
-    }
-
-    pub(crate) fn build(self) -> Compartments {
-        let Self { pool, directory, classes } = self;
-        let gauge = |(name, count): (&crate::model::name::Name, Option<CountId>)| {
-            let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
-            metric::set(
-                metric::FEATURE_SLOTS,
-                labels(),
-                count.map_or(f64::INFINITY, |count| f64::from(pool.cap(count))),
-            );
-            metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels())
-        };
-        let feature_gauges = directory.features().map(gauge).collect();
-        Compartments { state: Mutex::new(State { pool, directory }), classes, feature_gauges }
-    }
-}
-
 impl Compartments {
+    pub(crate) fn of(state: State, classes: ClassSettings) -> Self {
+        Self { state: Mutex::new(state), classes }
+    }
+
+    /// Whether there is a place for each of these features.
+    pub(crate) fn has_places_for(&self, settings: &CompartmentSettings) -> bool {
+        lock(&self.state).directory.has_places_for(settings)
+    }
+
+    /// The order of classes: it holds for as long as the runtime runs.
+    pub(crate) fn order(&self) -> &[&'static str] {
+        &self.classes.order
+    }
+
+    /// Renews features, tiers and tenants, and whatever `make` renews, in one step. Who waited for what is there now gets it.
+    pub(crate) fn renew<T>(
+        &self,
+        shared: &Arc<Shared>,
+        settings: &CompartmentSettings,
+        make: impl FnOnce(&mut CompartmentsBuilder<'_>) -> T,
+    ) -> T {
+        let mut state = lock(&self.state);
+        let mut builder = CompartmentsBuilder::new(settings, &mut state, shared.now());
+        let made = make(&mut builder);
+        let granted = builder.finish();
+        Self::show_line(&state.pool);
+        drop(state);
+        for granted in granted {
+            deliver(shared, granted);
+        }
+        made
+    }
+
+    /// Lets everybody go who waits for a slot of this count and nothing else: there will be none.
+    pub(crate) fn dismiss(&self, count: CountId) {
+        let dismissed = {
+            let mut state = lock(&self.state);
+            let dismissed = state.pool.dismiss(count);
+            Self::show_line(&state.pool);
+            dismissed
+        };
+        // Callers hear of it by this; steps are looked after by the orchestrator.
+        drop(dismissed);
+    }
+
+    /// Features that are gone, by name.
+    pub(crate) fn gone_features(&self) -> Vec<Arc<str>> {
+        lock(&self.state).directory.gone_features().map(|name| Arc::from(name.as_str())).collect()
+    }
+
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
         self.classes.place(class)
@@ -201,12 +215,14 @@ impl Compartments {
         let class = self.class(asking.class);
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
             Ok(()) => {
-                self.show(pool, &place);
+                for seat in place.needs.iter() {
+                    show_feature(&state, seat);
+                }
                 drop(state);
                 Ok(Seats { shared: Arc::clone(shared), needs, taken: now, unused: true })
             }
@@ -228,7 +244,7 @@ impl Compartments {
     ) -> Result<LinedUp, NoPlace> {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?;
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
@@ -240,7 +256,7 @@ impl Compartments {
             Lining::Step { run, key, .. } => Waiter::Step(run, key),
         };
         let joined = pool.join(Order { class, since, number }, line, ways, waiter, now).map_err(NoPlace::Full)?;
-        self.show_line(pool);
+        Self::show_line(pool);
         drop(state);
         Ok(match joined {
             Joined::Waits(ticket) => LinedUp::Waits(ticket),
@@ -252,7 +268,7 @@ impl Compartments {
     pub(crate) fn max_wait(&self, asking: Asking<'_>) -> std::time::Duration {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
-        let State { pool, directory } = &mut *state;
+        let State { pool, directory, .. } = &mut *state;
         directory
             .place(pool, asking.feature, asking.tenant, class)
             .map_or(std::time::Duration::ZERO, |place| place.max_wait)
@@ -262,7 +278,7 @@ impl Compartments {
     pub(crate) fn leave(&self, ticket: Ticket) -> bool {
         let mut state = lock(&self.state);
         let left = state.pool.leave(ticket);
-        self.show_line(&state.pool);
+        Self::show_line(&state.pool);
         drop(state);
         // The waiter is freed where nobody waits for the lock.
         left.is_some()
@@ -286,11 +302,11 @@ impl Compartments {
         let mut state = lock(&self.state);
         let pool = &mut state.pool;
         let granted = if unused { pool.undo(needs, taken, now) } else { pool.give_back(needs, taken, now) };
-        for seat in needs.iter() {
-            self.show_feature(pool, seat);
-        }
         if !granted.is_empty() {
-            self.show_line(pool);
+            Self::show_line(pool);
+        }
+        for seat in needs.iter() {
+            show_feature(&state, seat);
         }
         drop(state);
         for granted in granted {
@@ -298,23 +314,17 @@ impl Compartments {
         }
     }
 
-    fn show(&self, pool: &Pool<Waiter>, place: &Place) {
-        for seat in place.needs.iter() {
-            self.show_feature(pool, seat);
-        }
-    }
-
-    /// The gauge of the feature whose own count this is.
-    fn show_feature(&self, pool: &Pool<Waiter>, seat: Seat) {
-        if let Some(gauge) = self.feature_gauges.get(usize::from(seat.member.feature))
-            && pool.name(seat.count).starts_with("feature:")
-        {
-            gauge.set(f64::from(pool.in_flight(seat.count)));
-        }
-    }
-
-    fn show_line(&self, pool: &Pool<Waiter>) {
+    fn show_line(pool: &Pool<Waiter>) {
         metric::set(metric::LINE_LENGTH, Vec::new(), pool.waiting() as f64);
+    }
+}
+
+/// Shows the feature whose own count this is.
+fn show_feature(state: &State, seat: Seat) {
+    if let Some(gauge) = state.feature_gauges.get(usize::from(seat.member.feature))
+        && state.pool.name(seat.count).starts_with("feature:")
+    {
+        gauge.set(f64::from(state.pool.in_flight(seat.count)));
     }
 }
 

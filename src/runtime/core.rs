@@ -30,6 +30,7 @@ use super::{
     orchestrator::OrchestratorMessage,
     overload::Overload,
     ports::{Backend, CallLog, Clock},
+    presence::Presence,
     pulse::Pulse,
     rates::Rate,
     settings::{AgentSettings, ProviderSettings},
@@ -70,12 +71,16 @@ pub(crate) struct ProviderCore {
     /// Only where two or more agents lean on it.
     pub(crate) guard: Option<Guard>,
     pub(crate) key_guard: Option<Guard>,
-    /// Written by attempts.
-    pub(crate) retry_budget: Mutex<RetryBudget>,
+    /// Written by attempts. It outlives a reload.
+    pub(crate) retry_budget: Arc<Mutex<RetryBudget>>,
+    /// The agents that lean on it, those that once did included: their places do not change.
+    pub(crate) members: Vec<Name>,
 }
 
-/// What all targets of one agent share.
+/// What all targets of one agent share. It outlives a reload.
 pub(crate) struct AgentCommon {
+    /// Who it is in the windows of breakers.
+    pub(crate) number: u16,
     /// Its slots.
     pub(crate) count: CountId,
     /// Written by attempts.
@@ -85,8 +90,9 @@ pub(crate) struct AgentCommon {
 }
 
 impl AgentCommon {
-    pub(crate) fn of(settings: &AgentSettings, count: CountId) -> Self {
+    pub(crate) fn of(settings: &AgentSettings, number: u16, count: CountId) -> Self {
         Self {
+            number,
             count,
             retry_budget: Mutex::new(RetryBudget::new(&settings.retry)),
             mailbox_depth: AtomicU32::new(0),
@@ -95,7 +101,8 @@ impl AgentCommon {
     }
 }
 
-/// One agent at one of its targets: the first stands for the agent itself, further ones are cores of their own behind it.
+/// One agent at one of its targets: the first stands for the agent itself, further ones are cores of their own behind it. A reload makes
+/// another core with other settings at the same place; what both share stands behind an [`Arc`].
 pub(crate) struct AgentCore {
     pub(crate) index: usize,
     /// `provider/model`.
@@ -115,9 +122,13 @@ pub(crate) struct AgentCore {
     pub(crate) keyed: Keyed,
     pub(crate) guard: Guard,
     /// Written by root (deaths) and supervisor (panics).
-    pub(crate) ledger: Mutex<RestartLedger>,
-    pub(crate) address: Address<AgentMessage>,
-    pub(crate) metrics: AgentMetrics,
+    pub(crate) ledger: Arc<Mutex<RestartLedger>>,
+    pub(crate) address: Arc<Address<AgentMessage>>,
+    pub(crate) metrics: Arc<AgentMetrics>,
+    /// Whether it can be called, and by how many it is.
+    pub(crate) presence: Arc<Presence>,
+    /// There is another core at its place: it serves those who have it, and nobody else.
+    pub(crate) superseded: AtomicBool,
     /// Its model on its provider, if anybody looks after it being loaded; shared by all agents that use it.
     pub(crate) model: Option<Arc<ModelCore>>,
 }
@@ -161,6 +172,11 @@ pub(crate) struct AgentMetrics {
 }
 
 impl AgentMetrics {
+    /// Shows its slots.
+    pub(crate) fn show_slots(agent: &str, slots: u32) {
+        metric::set(metric::SLOTS, vec![metrics::Label::new("agent", agent.to_owned())], f64::from(slots));
+    }
+
     pub(crate) fn of(agent: &str, slots: u32) -> Self {
         let labels = || vec![metrics::Label::new("agent", agent.to_owned())];
         let tokens = |kind: &'static str| {
@@ -168,7 +184,7 @@ impl AgentMetrics {
                 vec![metrics::Label::new("agent", agent.to_owned()), metrics::Label::from_static_parts("kind", kind)];
             metrics::counter!(metric::TOKENS.name, labels)
         };
-        metric::set(metric::SLOTS, labels(), f64::from(slots));
+        Self::show_slots(agent, slots);
         Self {
             admitted: metrics::counter!(metric::ADMITTED.name, labels()),
             in_flight: metrics::gauge!(metric::IN_FLIGHT.name, labels()),
@@ -187,11 +203,16 @@ impl AgentMetrics {
 }
 
 /// All targets of all agents.
+#[derive(Default)]
 pub(crate) struct AgentTable {
     /// The first ones of all agents, then the further ones. A place is never used for another one.
     pub(crate) agents: Vec<Arc<AgentCore>>,
     /// Where the agents that can be called are in `agents`.
     pub(crate) places: HashMap<Name, usize>,
+    /// All providers, those that are gone included.
+    pub(crate) providers: HashMap<Name, Arc<ProviderCore>>,
+    /// The models of all targets: their places are who they are in the windows of breakers.
+    pub(crate) models: Vec<(Name, Option<String>)>,
 }
 
 /// Everything that all parts of one runtime share.
@@ -249,7 +270,14 @@ pub(crate) struct Shared {
     pub(crate) deferred: Option<Arc<DeferredQueue>>,
     /// Who keeps attempts word for word, if anybody.
     pub(crate) captures: Option<Captures>,
+    /// One reload at a time.
+    pub(crate) reloading: tokio::sync::Mutex<()>,
+    /// Labels of what is gone: gauges that carry them say nothing any more.
+    pub(crate) gone_labels: ArcSwap<Vec<GoneLabel>>,
 }
+
+/// A label whose gauges are of something that is gone: its key and its value.
+pub(crate) type GoneLabel = (&'static str, Arc<str>);
 
 impl Shared {
     /// Whether durable runs begin nothing more here.

@@ -14,6 +14,7 @@ use super::{
     ladders::Ladders,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
     ports::Clock,
+    root::RootMessage,
     run_table::RunTable,
     supervisor::{BreakerAct, SupervisorMessage},
 };
@@ -33,7 +34,7 @@ pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) runs: Arc<RunTable>,
     events: broadcast::Sender<BreakerEvent>,
-    root: ractor::ActorCell,
+    pub(crate) root: ractor::ActorRef<RootMessage>,
     #[allow(dead_code, reason = "held so that the root's task is not detached unseen")]
     joined: tokio::task::JoinHandle<()>,
 }
@@ -132,7 +133,7 @@ impl Runtime {
         shared: Arc<Shared>,
         runs: Arc<RunTable>,
         events: broadcast::Sender<BreakerEvent>,
-        root: ractor::ActorCell,
+        root: ractor::ActorRef<RootMessage>,
         joined: tokio::task::JoinHandle<()>,
     ) -> Self {
         Self { shared, runs, events, root, joined }

@@ -89,6 +89,10 @@ impl Drop for Stopwatch {
 impl AgentHandle {
     /// Takes what a call needs at the first of its targets that does not refuse, on behalf of a run that is `parked`.
     pub(crate) fn admit_any(&self, context: &CallContext, parked: &ParkedAt) -> Result<Admitted, Refusal> {
+        self.as_now(|front| front.admit_any_here(context, parked))
+    }
+
+    fn admit_any_here(&self, context: &CallContext, parked: &ParkedAt) -> Result<Admitted, Refusal> {
         if self.agent.is_alone() {
             let permit = self.admit_as(context, parked, Held::Nothing)?;
             return Ok(Admitted { target: self.clone(), permit, route: None });

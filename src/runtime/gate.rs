@@ -9,7 +9,7 @@
 //! part of the word, so it ends with the door's number like everything else.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -33,7 +33,10 @@ pub(crate) struct Gate {
     /// When a refusing gate can change by itself, in nanoseconds; [`Timestamp::NEVER`] if it cannot.
     until: AtomicU64,
     reason: AtomicU8,
-    trials: u16,
+    /// How many a half-open state begins with.
+    trials: AtomicU16,
+    /// How many the present half-open state began with.
+    began_with: AtomicU16,
     /// Runs that are parked before this gate; written by the orchestrator.
     parked: AtomicU32,
     /// When the first caller was sent away because of kept trials, in nanoseconds; [`Timestamp::NEVER`] if none was.
@@ -125,7 +128,8 @@ impl Gate {
             word: AtomicU64::new(vacant.pack()),
             until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
             reason: AtomicU8::new(0),
-            trials: u16::try_from(trials).unwrap_or(u16::MAX),
+            trials: AtomicU16::new(u16::try_from(trials).unwrap_or(u16::MAX)),
+            began_with: AtomicU16::new(0),
             parked: AtomicU32::new(0),
             sent_away: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
         };
@@ -155,6 +159,8 @@ impl Gate {
                 // The first caller was quicker than the timer: its count of trials is the true one.
                 return;
             }
+            // A generation begins with all of its trials.
+            self.began_with.store(free, Ordering::Release);
             self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
             self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
             self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
@@ -181,7 +187,9 @@ impl Gate {
                     return Ok(Passed { generation: word.generation, kind: PassKind::Plain, opened_it: false });
                 }
                 State::Probe => (self.with_kept_in_time(word, asker, now), false),
-                State::Refuse if word.timed && self.until() <= now && self.trials > 0 => (self.half_opened(word), true),
+                State::Refuse if word.timed && self.until() <= now && self.trials() > 0 => {
+                    (self.half_opened(word), true)
+                }
                 State::Refuse => return Err(Shut { refusal: self.refusal(word), opened: None }),
             };
             let taken = half_open.taken_by(asker);
@@ -205,7 +213,9 @@ impl Gate {
         // Before the swap, so that nobody meets an earlier half-open state's time.
         self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
         let generation = word.generation.wrapping_add(1);
-        let (free, kept) = (self.trials, self.kept_of(self.trials));
+        let free = self.trials();
+        self.began_with.store(free, Ordering::Release);
+        let kept = self.kept_of(free);
         Word { state: State::Probe, timed: false, free, kept, generation }
     }
 
@@ -260,7 +270,9 @@ impl Gate {
     pub(crate) fn give_back(&self, generation: u32) {
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
             let word = Word::unpack(seen);
-            let takes = word.state == State::Probe && word.generation == generation && word.free < self.trials;
+            let takes = word.state == State::Probe
+                && word.generation == generation
+                && word.free < self.began_with.load(Ordering::Acquire);
             takes.then(|| Word { free: word.free + 1, ..word }.pack())
         });
     }
@@ -273,6 +285,15 @@ impl Gate {
             State::Probe => GateView::Probe { free: u32::from(word.free), reason: self.reason() },
             State::Refuse => GateView::Refuse(self.refusal(word)),
         }
+    }
+
+    /// Half-open states begin with so many from now on; one that is under way keeps what it has.
+    pub(crate) fn set_trials(&self, trials: u32) {
+        self.trials.store(u16::try_from(trials).unwrap_or(u16::MAX), Ordering::Release);
+    }
+
+    fn trials(&self) -> u16 {
+        self.trials.load(Ordering::Acquire)
     }
 
     fn refusal(&self, word: Word) -> Refusal {

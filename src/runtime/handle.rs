@@ -30,7 +30,10 @@ use crate::{
     },
 };
 
-/// A cloneable front of one agent.
+/// So many reloads may overtake one admission.
+const RELOADS_MET_MAX: usize = 8;
+
+/// A cloneable front of one agent. It outlives reloads: each call goes to the agent as it is then.
 #[derive(Clone)]
 pub struct AgentHandle {
     pub(crate) shared: Arc<Shared>,
@@ -150,7 +153,32 @@ impl AgentHandle {
     /// Takes everything that a call needs at this target, or nothing: requests a minute, gates from the outside in, the caller's volume
     /// guard, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
-        self.admit_as(context, &ParkedAt::default(), Held::Nothing)
+        self.as_now(|front| front.admit_as(context, &ParkedAt::default(), Held::Nothing))
+    }
+
+    /// Does something with the agent as it is now: a reload may have put another core at its place since this handle was made, and may
+    /// do so again meanwhile.
+    pub(crate) fn as_now<T>(&self, admit: impl Fn(&Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        if !self.agent.superseded.load(Ordering::Acquire) {
+            match admit(self) {
+                Err(Refusal::Gone) => {}
+                admitted => return admitted,
+            }
+        }
+        for _ in 0..RELOADS_MET_MAX {
+            let Some(front) = self.now() else { break };
+            match admit(&front) {
+                Err(Refusal::Gone) => {}
+                admitted => return admitted,
+            }
+        }
+        Err(Refusal::Gone)
+    }
+
+    /// The agent of this name as it is now, if it is still there.
+    pub(crate) fn now(&self) -> Option<Self> {
+        let agent = self.shared.agent(self.name().as_str())?;
+        Some(Self { shared: Arc::clone(&self.shared), agent })
     }
 
     /// The same for a run that is `parked`: of the gates it is parked at it may take the trials that are kept for such runs. That is so
@@ -178,16 +206,18 @@ impl AgentHandle {
             .and_then(|()| warming::not_warming(&self.agent, now))
             .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
             .and_then(|()| self.take_slots(context, now, held))
+            // Who takes the target away looks for who is in after it said so.
+            .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
             // Last, so that only a call that is made finds the model cold and warms it up.
             .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
         match lease {
-            Ok((found, (lease, spending))) => {
+            Ok((found, (entered, (lease, spending)))) => {
                 counted.keep();
                 passes.announce(shared, now);
                 if call_is == CallIs::New {
                     self.agent.metrics.admitted.increment(1);
                 }
-                let mut permit = Permit::new(shared, &self.agent, id, passes, lease, found);
+                let mut permit = Permit::new(shared, (&self.agent, entered), id, passes, lease, found);
                 permit.spending = spending;
                 Ok(permit)
             }

@@ -87,6 +87,7 @@ impl AgentHandle {
         allowed: Duration,
         refusal: Refusal,
     ) -> Result<Admitted, Refusal> {
+        let front = self.now().ok_or(Refusal::Gone)?;
         let shared = &self.shared;
         let now = shared.now();
         let left = context.deadline.map(|deadline| deadline.since(now));
@@ -100,7 +101,7 @@ impl AgentHandle {
             Some(count) => shared.overload.enter(count, class, now).map_err(|shed| Refusal::Shed { shed })?,
             None => None,
         };
-        let targets = self.targets_in_line();
+        let targets = front.targets_in_line();
         let (sender, mut served) = oneshot::channel();
         let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
         let ticket = match lined {
@@ -113,7 +114,8 @@ impl AgentHandle {
         let was_served = || waiting.iter().for_each(Waiting::served);
         let end = tokio::select! {
             biased;
-            served = &mut served => Some(served.ok()),
+            // Nobody who stands here is let go without a slot but by a reload that took the agent away.
+            served = &mut served => Some(Some(served.map_err(|_| Refusal::Gone)?)),
             () = shared.stopping.cancelled() => None,
             () = tokio::time::sleep(wait) => Some(None),
         };
@@ -149,6 +151,10 @@ impl AgentHandle {
         let Served { way, seats } = served;
         // proof: a way is one of the targets that were lined up for.
         let target = targets.get(way).unwrap_or(&self.agent);
-        self.admit_served(context, &ParkedAt::default(), target, seats)
+        match self.admit_served(context, &ParkedAt::default(), target, seats) {
+            // A reload took this target away while the call stood here; the agent may have others.
+            Err(Refusal::Gone) => self.admit_any(context, &ParkedAt::default()),
+            admitted => admitted,
+        }
     }
 }

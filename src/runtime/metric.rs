@@ -84,6 +84,8 @@ metrics! {
     CALLERS_SHUT "watertight_callers_shut_total" Counter "Times that a caller's volume guard shut.";
     CLASSES_SHED "watertight_classes_shed" Gauge "Classes that are refused for higher ones now, the lowest first.";
     CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
+    RELOADS "watertight_reloads_total" Counter "Reloads of the configuration, by what became of them.";
+    CONFIG_LOADED "watertight_config_loaded_seconds" Gauge "When the configuration in force was loaded, in seconds since 1970.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }

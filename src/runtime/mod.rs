@@ -1,8 +1,8 @@
 //! Actors and the ports they reach the world through.
 //!
 //! Reading order: what is asked (`call`), the ports, the front of an agent (`handle`), what a call holds (`permit`), its attempts, the
-//! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), and how it is put together (`builder`,
-//! `engine`).
+//! judge (`supervisor` with its `book`), the parent of all (`root`), runs (`orchestrator`), how it is put together (`builder`,
+//! `engine`), and how that is changed while it runs (`reload`).
 
 pub mod accept;
 pub mod adaptive;
@@ -25,6 +25,7 @@ pub mod ports;
 pub mod promise;
 pub mod pulse;
 pub mod relay;
+pub mod reload;
 pub mod run_handle;
 pub mod settings;
 pub mod spending;
@@ -39,8 +40,11 @@ mod assembly;
 mod attempt_cut;
 mod attempt_request;
 mod attempts;
+mod book_metrics;
+mod book_renewal;
 mod call_record;
 mod compartments;
+mod compartments_builder;
 mod core;
 mod fallback;
 mod gate;
@@ -50,6 +54,7 @@ mod orchestrator;
 mod overload;
 mod parked;
 mod permit;
+mod presence;
 mod probing;
 mod rates;
 pub(crate) mod refusal;

@@ -47,6 +47,8 @@ pub(crate) enum OrchestratorMessage {
     Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
     LookAtLine,
+    /// A reload changed these agents or took them away.
+    Reloaded(Arc<BTreeSet<Name>>),
     /// The node stops and its durable runs move no more: write down what was not sent, and say so.
     Freeze(oneshot::Sender<()>),
     /// Show that it turns.
@@ -96,6 +98,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Warmed(agents) => self.tell_those_behind(&agents),
             OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
             OrchestratorMessage::LookAtLine => self.recover_line(),
+            OrchestratorMessage::Reloaded(agents) => self.reloaded(&agents),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
             OrchestratorMessage::Beat => self.shared.pulse.orchestrator_turned(self.shared.now()),
             // Who asked may have stopped waiting.
@@ -301,7 +304,11 @@ impl OrchestratorActor {
         }
         let admitted = match given {
             None => handle.admit_any(&context, &inner.parked),
-            Some((target, seats)) => handle.admit_served(&context, &inner.parked, &target, seats),
+            Some((target, seats)) => match handle.admit_served(&context, &inner.parked, &target, seats) {
+                // A reload took this target away meanwhile; the agent may have others.
+                Err(Refusal::Gone) => handle.admit_any(&context, &inner.parked),
+                admitted => admitted,
+            },
         };
         match admitted {
             Ok(admitted) => {
@@ -340,6 +347,18 @@ impl OrchestratorActor {
     fn tell_those_behind(&self, agents: &BTreeSet<Name>) {
         for run in self.oldest_first() {
             for agent in agents {
+                run.tell(Told::GateChanged(agent.clone()));
+            }
+            self.turn(&run);
+        }
+    }
+
+    /// Steps that stand in line for what is gone line up anew, and runs look anew at gates that are others now. A step whose agent is not
+    /// there any more fails and says so.
+    fn reloaded(&self, agents: &BTreeSet<Name>) {
+        self.renew_line();
+        for run in self.oldest_first() {
+            for agent in agents_of(&run).intersection(agents) {
                 run.tell(Told::GateChanged(agent.clone()));
             }
             self.turn(&run);

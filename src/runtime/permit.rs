@@ -7,6 +7,7 @@ use super::{
     compartments::Seats,
     core::{AgentCore, Guard, Shared},
     metric,
+    presence::Entered,
     spending::Spending,
     supervisor::SupervisorMessage,
     warming::Found,
@@ -191,12 +192,14 @@ pub(crate) struct Permit {
     /// It is on its way to the supervisor with an outcome.
     handed_over: bool,
     settled: bool,
+    #[allow(dead_code, reason = "held for its drop: the target's actor lives until then")]
+    entered: Entered,
 }
 
 impl Permit {
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        agent: &Arc<AgentCore>,
+        (agent, entered): (&Arc<AgentCore>, Entered),
         id: u64,
         passes: Passes,
         lease: Lease,
@@ -213,6 +216,7 @@ impl Permit {
             aged: false,
             handed_over: false,
             settled: false,
+            entered,
         }
     }
 

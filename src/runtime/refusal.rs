@@ -78,6 +78,9 @@ pub(crate) enum Refusal {
     /// The actor died with the call queued.
     #[error("the agent restarted while the call was queued")]
     Restarted,
+    /// A reload took the agent, or this target of it, away.
+    #[error("this agent is not here any more")]
+    Gone,
     /// A call of this key killed twice.
     #[error("this call killed its agent's actor or its attempt twice and was put aside")]
     DeadLetter,
@@ -128,6 +131,7 @@ impl Refusal {
             | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
+            | Self::Gone
             | Self::DeadLetter
             | Self::Everywhere { .. } => None,
         }
@@ -180,6 +184,7 @@ impl Refusal {
             | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
+            | Self::Gone
             | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
@@ -219,6 +224,7 @@ impl Refusal {
                 .with_detail("model", &**model),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
+            Self::Gone => Envelope::new(ErrorCode::NotFound, message),
             Self::DeadLetter => Envelope::new(ErrorCode::Internal, message).with_detail("reason", "dead_letter"),
             Self::Restarted => Envelope::new(ErrorCode::AgentRestarted, message).with_retry_after(1.0),
         };

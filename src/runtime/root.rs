@@ -1,14 +1,18 @@
 //! The root actor: parent of agents, supervisor and orchestrator, which are siblings. It does nothing but restart them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 use super::{
     agent_actor::AgentActor,
     book::BreakerEvent,
-    core::{Shared, lock},
+    core::{AgentCore, Shared, lock},
     orchestrator::OrchestratorActor,
     supervisor::{SupervisorActor, SupervisorMessage},
 };
@@ -32,7 +36,16 @@ pub(crate) enum Child {
 pub(crate) enum RootMessage {
     /// Start this child again.
     Start(Child),
+    /// Start the actors of these targets, those that do not run already, and say when they do.
+    Begin(Vec<Arc<AgentCore>>, oneshot::Sender<()>),
+    /// These targets are gone: their actors end once nobody has work for them.
+    Retire(Vec<usize>),
+    /// Look whether somebody who is gone is idle by now.
+    LookAtRetired,
 }
+
+/// So often it is looked at who is gone and idle.
+const RETIRED_LOOK: Duration = Duration::from_secs(1);
 
 /// The actor.
 pub(crate) struct RootActor {
@@ -45,6 +58,8 @@ pub(crate) struct RootState {
     children: HashMap<ActorId, Child>,
     supervisor: RestartLedger,
     orchestrator: RestartLedger,
+    /// Targets that are gone and have an actor.
+    retired: BTreeSet<usize>,
 }
 
 impl Actor for RootActor {
@@ -54,7 +69,12 @@ impl Actor for RootActor {
 
     async fn pre_start(&self, myself: ActorRef<Self::Msg>, (): ()) -> Result<RootState, ActorProcessingErr> {
         let central = || RestartLedger::new(CENTRAL_RESTARTS_MAX, CENTRAL_RESTARTS_WITHIN);
-        let mut state = RootState { children: HashMap::new(), supervisor: central(), orchestrator: central() };
+        let mut state = RootState {
+            children: HashMap::new(),
+            supervisor: central(),
+            orchestrator: central(),
+            retired: BTreeSet::new(),
+        };
         let agents = (0..self.shared.agents().agents.len()).map(Child::Agent);
         for child in [Child::Supervisor, Child::Orchestrator].into_iter().chain(agents) {
             self.start(child, &myself, &mut state).await?;
@@ -65,11 +85,27 @@ impl Actor for RootActor {
     async fn handle(
         &self,
         myself: ActorRef<Self::Msg>,
-        RootMessage::Start(child): RootMessage,
+        message: RootMessage,
         state: &mut RootState,
     ) -> Result<(), ActorProcessingErr> {
-        if self.start(child, &myself, state).await.is_err() {
-            self.start_later(child, Duration::from_secs(1), &myself);
+        match message {
+            RootMessage::Start(child) => {
+                if self.start(child, &myself, state).await.is_err() {
+                    self.start_later(child, Duration::from_secs(1), &myself);
+                }
+            }
+            RootMessage::Begin(cores, done) => {
+                for core in cores {
+                    self.begin(core, &myself, state).await;
+                }
+                // Who asked may have stopped waiting.
+                let _ = done.send(());
+            }
+            RootMessage::Retire(places) => {
+                state.retired.extend(places);
+                self.end_idle(&myself, state);
+            }
+            RootMessage::LookAtRetired => self.end_idle(&myself, state),
         }
         Ok(())
     }
@@ -137,6 +173,9 @@ impl RootActor {
         let id = match child {
             Child::Agent(index) => {
                 let Some(agent) = self.shared.at(index) else { return Ok(()) };
+                if agent.presence.is_gone() && agent.presence.is_idle() {
+                    return Ok(());
+                }
                 Actor::spawn_linked(None, AgentActor { shared, agent }, (), root).await?.0.get_id()
             }
             Child::Supervisor => {
@@ -150,6 +189,49 @@ impl RootActor {
         };
         state.children.insert(id, child);
         Ok(())
+    }
+
+    /// Starts the actor of a target that is new, or that came back.
+    async fn begin(&self, agent: Arc<AgentCore>, myself: &ActorRef<RootMessage>, state: &mut RootState) {
+        let child = Child::Agent(agent.index);
+        let has_actor = state.children.values().any(|running| *running == child);
+        if state.retired.remove(&agent.index) && has_actor {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        match Actor::spawn_linked(None, AgentActor { shared, agent }, (), myself.get_cell()).await {
+            Ok((actor, _)) => _ = state.children.insert(actor.get_id(), child),
+            Err(error) => {
+                tracing::error!(%error, "an agent's actor did not start, trying again");
+                self.start_later(child, Duration::from_secs(1), myself);
+            }
+        }
+    }
+
+    /// Ends the actors of targets that are gone and that no admitted call needs; nobody is admitted there any more.
+    fn end_idle(&self, myself: &ActorRef<RootMessage>, state: &mut RootState) {
+        let is_idle = |index: &usize| self.shared.at(*index).is_none_or(|core| core.presence.is_idle());
+        let idle: Vec<usize> = state.retired.iter().copied().filter(is_idle).collect();
+        for index in idle {
+            state.retired.remove(&index);
+            let Some(core) = self.shared.at(index) else { continue };
+            // Forgotten first, so that its end is no death.
+            state.children.retain(|_, child| *child != Child::Agent(index));
+            core.address.vacate_and_stop();
+        }
+        if !state.retired.is_empty() {
+            let root = myself.clone();
+            let stopping = self.shared.stopping.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = tokio::time::sleep(RETIRED_LOOK) => {
+                        // A root that is gone has no children.
+                        let _ = root.cast(RootMessage::LookAtRetired);
+                    }
+                    () = stopping.cancelled() => {}
+                }
+            });
+        }
     }
 
     fn start_later(&self, child: Child, after: Duration, myself: &ActorRef<RootMessage>) {

@@ -110,6 +110,21 @@ impl OrchestratorActor {
         }
     }
 
+    /// Whoever waits for a target that is not there any more lines up for what is there now.
+    pub(crate) fn renew_line(&self) {
+        let all = lock(&self.runs.line).all();
+        let is_gone = |waiting: &Waiting| waiting.targets.iter().any(|target| target.presence.is_gone());
+        for Waiting { run, key, .. } in all.into_iter().filter(is_gone) {
+            if self.leave_line(&run, key).is_none() || run.inner.is_poisoned() {
+                continue;
+            }
+            let Some(request) = lock(&run.inner).plan.request(key) else { continue };
+            if let Err(failed) = self.join_line(&run, &request) {
+                self.refused_in_line(&run, &mut lock(&run.inner), key, failed);
+            }
+        }
+    }
+
     /// Takes a step out of the line, wherever it stands.
     pub(crate) fn leave_line(&self, run: &RunCell, key: StepKey) -> Option<Waiting> {
         let waiting = lock(&self.runs.line).leave(run, key)?;

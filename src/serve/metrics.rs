@@ -1,6 +1,6 @@
 //! `/metrics` as Prometheus reads it. The program installs the recorder, never the library; what a rule may name is there from the start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -80,5 +80,44 @@ pub(crate) async fn metrics_page(State(state): State<AppState>, caller: Caller) 
     caller.must_be_operator()?;
     let Some(MetricsPage(handle)) = &state.metrics else { return Err(Failure::not_found("metrics page here")) };
     let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-    Ok(([kind], handle.render()).into_response())
+    let gone = state.door.now().map(|running| running.runtime.gone_labels()).unwrap_or_default();
+    Ok(([kind], without_gone(&handle.render(), &gone)).into_response())
+}
+
+/// The page without the gauges of what a reload took away: they would say for ever what was true at its end. Counters stay, so that
+/// rates over that moment are right.
+fn without_gone(page: &str, gone: &[(&'static str, Arc<str>)]) -> String {
+    if gone.is_empty() {
+        return page.to_owned();
+    }
+    let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let gone: Vec<String> = gone.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
+    let is_gauge = |name: &str| metric::ALL.iter().any(|metric| metric.name == name && metric.kind == Kind::Gauge);
+    let is_gone = |line: &&str| {
+        let Some((name, labels)) = line.split_once('{') else { return false };
+        is_gauge(name) && gone.iter().any(|label| has_label(labels, label))
+    };
+    page.lines().filter(|line| !is_gone(line)).fold(String::with_capacity(page.len()), |page, line| page + line + "\n")
+}
+
+/// Whether one of these labels is `label`, and not only ends like it.
+fn has_label(labels: &str, label: &str) -> bool {
+    labels.match_indices(label).any(|(at, _)| at == 0 || labels[..at].ends_with(','))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B42: gauges of what is gone vanish, and nothing else does.
+    #[test]
+    fn gauges_of_what_is_gone_vanish() {
+        let kept = "# TYPE watertight_slots gauge\nwatertight_slots{agent=\"draft2\"} 3\nwatertight_admitted_total{agent=\"draft\"} 9\n";
+        let page = format!(
+            "{kept}watertight_slots{{agent=\"draft\"}} 3\nwatertight_breaker_state{{state=\"open\",breaker=\"agent:draft:a/\\\"b\"}} 1\n"
+        );
+        let gone = [("agent", Arc::from("draft")), ("breaker", Arc::from("agent:draft:a/\"b"))];
+        assert_eq!(without_gone(&page, &gone), kept);
+        assert_eq!(without_gone(&page, &[]), page);
+    }
 }

@@ -40,6 +40,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         deferred::routes::routes(),
         operator::dead_letters::routes(),
         operator::usage::routes(),
+        operator::config::routes(),
         files::routes::routes(),
     ];
     let all = own.into_iter().fold(plugged, OpenApiRouter::merge);

@@ -10,6 +10,7 @@ use super::{
     access::{keys::KeyRing, signature::Signer},
     answer::failure::Failure,
     caps::Caps,
+    operator::config::ConfigDesk,
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal},
@@ -42,6 +43,8 @@ pub struct Service {
     pub signer: Signer,
     /// How it ends.
     pub ending: Ending,
+    /// The configuration in force.
+    pub config: ConfigDesk,
     /// What `/metrics` shows; `None` where the program that the service is part of has a recorder of its own.
     pub metrics: Option<MetricsPage>,
 }

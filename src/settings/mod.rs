@@ -7,6 +7,7 @@ pub mod capture;
 mod compartment_rules;
 mod compartments;
 pub mod deferred;
+pub mod difference;
 pub mod endpoint;
 pub mod files;
 pub mod folder;

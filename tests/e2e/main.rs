@@ -21,5 +21,6 @@ mod model;
 mod ollama;
 mod photos;
 mod pipes;
+mod reload;
 mod rerun;
 mod serve_end;

@@ -33,6 +33,7 @@ mod line;
 mod lost;
 mod outside;
 mod probing;
+mod reload;
 mod retry;
 mod settings;
 mod shared_fate;

@@ -5,4 +5,4 @@
 pub(super) mod command;
 mod difference;
 mod local;
-mod remote;
+pub(super) mod remote;

@@ -22,7 +22,8 @@ const ANSWER_WAIT: Duration = Duration::from_secs(60);
 const TRIES_MAX: u32 = 30;
 const TRY_EVERY: Duration = Duration::from_secs(1);
 
-struct Service {
+/// A running service.
+pub(in crate::cli) struct Service {
     client: Client,
     base: Url,
     key: Option<String>,
@@ -30,7 +31,7 @@ struct Service {
 
 /// Reruns.
 pub(super) async fn rerun(url: &str, args: &RerunArgs, prompt: Option<String>) -> Result<Pair, Stop> {
-    let service = Service::of(url, args.key_env.as_deref())?;
+    let service = Service::of("--url", url, args.key_env.as_deref())?;
     let old: RunRecord = service.ask(service.get(&format!("v1/runs/{}", args.run))?).await?;
     let body = json!({ "from": args.from, "prompt": prompt });
     let asked = service.request(reqwest::Method::POST, &format!("v1/runs/{}/rerun", args.run))?.json(&body);
@@ -55,8 +56,9 @@ pub(super) async fn rerun(url: &str, args: &RerunArgs, prompt: Option<String>) -
 }
 
 impl Service {
-    fn of(url: &str, key_env: Option<&str>) -> Result<Self, Stop> {
-        let wrong = |why: &dyn std::fmt::Display| Stop::Usage(format!("--url {url}: {why}"));
+    /// The service at `url`, which `flag` named; with the key in the variable `key_env`.
+    pub(in crate::cli) fn of(flag: &str, url: &str, key_env: Option<&str>) -> Result<Self, Stop> {
+        let wrong = |why: &dyn std::fmt::Display| Stop::Usage(format!("{flag} {url}: {why}"));
         let slashed = format!("{}/", url.trim_end_matches('/'));
         let base = Url::parse(&slashed).map_err(|error| wrong(&error))?;
         if !matches!(base.scheme(), "http" | "https") {
@@ -78,12 +80,13 @@ impl Service {
         })
     }
 
-    fn get(&self, path: &str) -> Result<RequestBuilder, Stop> {
+    /// A question at `path`.
+    pub(in crate::cli) fn get(&self, path: &str) -> Result<RequestBuilder, Stop> {
         self.request(reqwest::Method::GET, path)
     }
 
     /// One question; an error answer is told in the service's own words.
-    async fn ask<T: serde::de::DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Stop> {
+    pub(in crate::cli) async fn ask<T: serde::de::DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Stop> {
         let failed = |error: reqwest::Error| Stop::Usage(format!("{}: {}", self.base, causes(&error)));
         let answer = request.timeout(ANSWER_WAIT).send().await.map_err(failed)?;
         let status = answer.status();

@@ -92,7 +92,7 @@ impl Breaker {
     pub fn restart_trials(&mut self, now: Timestamp) {
         if let State::HalfOpen { entered, trials, .. } = &mut self.state {
             *entered = now;
-            *trials = Trials::default();
+            *trials = Trials::of(self.settings.trials);
             self.generation = self.generation.wrapping_add(1);
         }
     }
@@ -131,7 +131,7 @@ impl Breaker {
         match &self.state {
             State::HalfOpen { trials, .. } => {
                 let counts = trials.counts();
-                Shown { counts, calls_min: if decided { counts.finished } else { self.settings.trials } }
+                Shown { counts, calls_min: if decided { counts.finished } else { trials.all() } }
             }
             _ => Shown { counts: self.window.totals(), calls_min: self.settings.calls_min },
         }
@@ -142,7 +142,7 @@ impl Breaker {
             State::Open { reason, .. } | State::ForcedOpen { reason, .. } | State::HalfOpen { reason, .. } => *reason,
             State::Closed | State::Disabled | State::MetricsOnly => Reason::Forced,
         };
-        let state = State::HalfOpen { entered: now, reason: opened_by, trials: Trials::default() };
+        let state = State::HalfOpen { entered: now, reason: opened_by, trials: Trials::of(self.settings.trials) };
         self.enter(state, reason, None, now)
     }
 

@@ -81,7 +81,7 @@ impl Breaker {
         })
     }
 
-    /// The settings it was made with.
+    /// The settings it has now.
     pub fn settings(&self) -> &BreakerSettings {
         &self.settings
     }
@@ -107,9 +107,7 @@ impl Breaker {
     pub fn gate(&self) -> GateView {
         match &self.state {
             State::Closed | State::Disabled | State::MetricsOnly => GateView::Admit,
-            State::HalfOpen { trials, reason, .. } => {
-                GateView::Probe { free: trials.free(self.settings.trials), reason: *reason }
-            }
+            State::HalfOpen { trials, reason, .. } => GateView::Probe { free: trials.free(), reason: *reason },
             State::Open { until, reason, .. } => GateView::Refuse(Refusal { reason: *reason, until: Some(*until) }),
             State::ForcedOpen { reason, until } => GateView::Refuse(Refusal { reason: *reason, until: *until }),
         }
@@ -118,7 +116,7 @@ impl Breaker {
     /// How it looks as of the last moment that it was handed.
     pub fn snapshot(&self) -> Snapshot {
         let (counts, calls_min) = match &self.state {
-            State::HalfOpen { trials, .. } => (trials.counts(), self.settings.trials),
+            State::HalfOpen { trials, .. } => (trials.counts(), trials.all()),
             State::Open { shown, .. } => (shown.counts, shown.calls_min),
             _ => (self.window.totals(), self.settings.calls_min),
         };
@@ -136,7 +134,7 @@ impl Breaker {
         match &self.state {
             State::Open { until, .. } if self.settings.half_open_by == HalfOpenBy::Timer => Some(*until),
             State::HalfOpen { entered, trials, .. } => {
-                let trial = trials.first_timeout(self.settings.trial_timeout);
+                let trial = trials.first_timeout();
                 let age = self.half_open_end_at(*entered, trials);
                 trial.into_iter().chain(age).min()
             }
@@ -147,7 +145,10 @@ impl Breaker {
     /// Fires every timer that is due at `now`, in their order, each at its own time, and forgets outcomes that are too old.
     pub fn tick(&mut self, now: Timestamp) -> Vec<Transition> {
         let mut transitions = Vec::new();
-        let trials = self.settings.trials as usize;
+        let trials = match &self.state {
+            State::HalfOpen { trials, .. } => trials.all().max(self.settings.trials) as usize,
+            _ => self.settings.trials as usize,
+        };
         let at_own_time = CATCH_UP_ROUNDS_MAX + trials;
         // Each round leaves a state or settles a trial. Once they fire at `now`, at most all trials, the half-open state and an open one
         // are left, and every state entered at `now` ends later.
@@ -197,9 +198,9 @@ impl Breaker {
             return;
         }
         if let State::HalfOpen { trials, .. } = &mut self.state
-            && trials.free(self.settings.trials) > 0
+            && trials.free() > 0
         {
-            trials.start(id, now);
+            trials.start(id, self.settings.trial_timeout, now);
         }
     }
 
@@ -317,7 +318,7 @@ impl Breaker {
         exceeded
     }
 
-    fn decide_half_open(&mut self, now: Timestamp) -> Option<Transition> {
+    pub(super) fn decide_half_open(&mut self, now: Timestamp) -> Option<Transition> {
         let State::HalfOpen { trials, .. } = &self.state else { return None };
         match trials.decide(&self.settings) {
             Decision::Undecided => None,
@@ -339,7 +340,7 @@ impl Breaker {
         match &mut self.state {
             State::Open { .. } => Some(self.enter_half_open(Reason::OpenElapsed, due)),
             State::HalfOpen { trials, .. } => {
-                if trials.time_out(self.settings.trial_timeout, due) {
+                if trials.time_out(due) {
                     return self.decide_half_open(due);
                 }
                 match self.settings.half_open_end {

@@ -3,6 +3,7 @@
 pub mod change;
 mod fate;
 pub mod machine;
+pub mod reconfigure;
 pub mod settings;
 pub mod state;
 mod streak;

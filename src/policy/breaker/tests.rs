@@ -8,6 +8,7 @@ mod half_open;
 mod manual;
 mod open;
 mod provider;
+mod reconfigure;
 mod slow;
 
 use std::time::Duration;

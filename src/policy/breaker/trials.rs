@@ -9,11 +9,15 @@ use crate::model::clock::Timestamp;
 struct Running {
     id: u64,
     since: Timestamp,
+    /// When it has failed if it is not back; as it was when it was taken.
+    due: Option<Timestamp>,
 }
 
 /// The trials.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Trials {
+    /// How many there are, as it was when the state began: other settings hold from the next half-open state on.
+    of: u32,
     running: Vec<Running>,
     /// When the earliest of the settled trials was taken. One that went back leaves no trace: it was as if never taken.
     first_settled: Option<Timestamp>,
@@ -37,9 +41,19 @@ pub(super) enum Decision {
 }
 
 impl Trials {
-    pub(super) fn free(&self, trials: u32) -> u32 {
+    /// So many trials, none of them taken.
+    pub(super) fn of(trials: u32) -> Self {
+        Self { of: trials, ..Self::default() }
+    }
+
+    /// How many there are in all.
+    pub(super) fn all(&self) -> u32 {
+        self.of
+    }
+
+    pub(super) fn free(&self) -> u32 {
         let taken = u32::try_from(self.running.len()).unwrap_or(u32::MAX).saturating_add(self.counts.finished);
-        trials.saturating_sub(taken)
+        self.of.saturating_sub(taken)
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -50,8 +64,8 @@ impl Trials {
         self.running.iter().map(|trial| trial.since).chain(self.first_settled).min()
     }
 
-    pub(super) fn start(&mut self, id: u64, now: Timestamp) {
-        self.running.push(Running { id, since: now });
+    pub(super) fn start(&mut self, id: u64, trial_timeout: Option<Duration>, now: Timestamp) {
+        self.running.push(Running { id, since: now, due: trial_timeout.map(|timeout| now.after(timeout)) });
     }
 
     /// False if the trial is not out: it was settled already.
@@ -66,15 +80,14 @@ impl Trials {
         self.remove(id).is_some()
     }
 
-    pub(super) fn first_timeout(&self, trial_timeout: Option<Duration>) -> Option<Timestamp> {
-        let timeout = trial_timeout?;
-        self.running.iter().map(|trial| trial.since.after(timeout)).min()
+    pub(super) fn first_timeout(&self) -> Option<Timestamp> {
+        self.running.iter().filter_map(|trial| trial.due).min()
     }
 
     /// Fails one trial that is due at `due`. False if none is.
-    pub(super) fn time_out(&mut self, trial_timeout: Option<Duration>, due: Timestamp) -> bool {
-        let Some(timeout) = trial_timeout else { return false };
-        let Some(index) = self.running.iter().position(|trial| trial.since.after(timeout) <= due) else {
+    pub(super) fn time_out(&mut self, due: Timestamp) -> bool {
+        let is_due = |trial: &Running| trial.due.is_some_and(|own| own <= due);
+        let Some(index) = self.running.iter().position(is_due) else {
             return false;
         };
         let trial = self.running.remove(index);
@@ -84,8 +97,8 @@ impl Trials {
 
     /// The same shares as in the closed state, over all trials; early once those still out cannot change it.
     pub(super) fn decide(&self, settings: &BreakerSettings) -> Decision {
-        let trials = f64::from(settings.trials);
-        let out = settings.trials.saturating_sub(self.counts.finished);
+        let trials = f64::from(self.of);
+        let out = self.of.saturating_sub(self.counts.finished);
         if out > 0 && !settings.early_verdict {
             return Decision::Undecided;
         }

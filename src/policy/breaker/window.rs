@@ -6,6 +6,9 @@ use std::{collections::VecDeque, time::Duration};
 use super::settings::WindowKind;
 use crate::model::clock::Timestamp;
 
+/// A second has so many.
+const NANOSECONDS: u64 = 1_000_000_000;
+
 /// Whose outcome it is: the agent and the model, as small numbers that the owner of the breaker gave out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Source {
@@ -123,6 +126,28 @@ impl Bucket {
         });
         &mut self.by_source[index].1
     }
+
+    /// Its finished outcomes one by one, all at the beginning of its second. Pending ones stand beside the buckets.
+    fn entries(&self) -> Vec<Entry> {
+        let at = Timestamp::from_nanoseconds(self.second.saturating_mul(NANOSECONDS));
+        let mut entries = Vec::new();
+        for (source, counts) in &self.by_source {
+            let pending = counts.entries.saturating_sub(counts.finished);
+            let passed_slow = counts.finished.saturating_sub(counts.failed).saturating_sub(counts.good);
+            let failed_slow = counts.slow.saturating_sub(pending).saturating_sub(passed_slow).min(counts.failed);
+            let kinds = [
+                (counts.good, EntryState::Passed, false),
+                (passed_slow, EntryState::Passed, true),
+                (counts.failed - failed_slow, EntryState::Failed, false),
+                (failed_slow, EntryState::Failed, true),
+            ];
+            for (count, state, slow) in kinds {
+                // Only pending ones are looked for by their id.
+                entries.extend((0..count).map(|_| Entry { at, id: 0, source: *source, state, slow }));
+            }
+        }
+        entries
+    }
 }
 
 impl Window {
@@ -133,6 +158,27 @@ impl Window {
             WindowKind::Time(_) => None,
         };
         Self { kind, max_age, totals: Counts::default(), entries: VecDeque::new(), buckets: VecDeque::new() }
+    }
+
+    /// Another size or kind. What is in it stays, as far as it fits: of a count window the last outcomes, of a time window those that
+    /// are young enough. Between the two kinds outcomes are told apart by the second only.
+    pub fn resize(&mut self, kind: WindowKind, max_age: Option<Duration>, now: Timestamp) {
+        let before = std::mem::replace(self, Self::new(kind, max_age));
+        match (before.kind, kind) {
+            (WindowKind::Time(_), WindowKind::Time(_)) => {
+                self.totals = before.totals;
+                self.entries = before.entries;
+                self.buckets = before.buckets;
+            }
+            (WindowKind::Calls(_), _) => before.entries.into_iter().for_each(|entry| self.insert(entry)),
+            (WindowKind::Time(_), WindowKind::Calls(_)) => {
+                let mut entries: Vec<Entry> = before.buckets.iter().flat_map(Bucket::entries).collect();
+                entries.extend(before.entries);
+                entries.sort_by_key(|entry| entry.at);
+                entries.into_iter().for_each(|entry| self.insert(entry));
+            }
+        }
+        self.prune(now);
     }
 
     /// Forgets everything.
@@ -286,5 +332,5 @@ impl Window {
 }
 
 fn second_of(at: Timestamp) -> u64 {
-    at.nanoseconds() / 1_000_000_000
+    at.nanoseconds() / NANOSECONDS
 }

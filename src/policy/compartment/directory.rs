@@ -12,15 +12,15 @@ use super::{
     line::LineId,
     needs::{CountId, Needs, Seat},
     pool::Pool,
-    settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownFeature, UnknownTenant},
+    settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
 };
 use crate::{
-    model::name::Name,
+    model::{clock::Timestamp, name::Name},
     policy::bulkhead::{Bulkhead, Member, NO_MEMBER},
 };
 
 /// The name under which tenants that are not known are counted together.
-const SHARED_TENANT: &str = "other";
+pub(super) const SHARED_TENANT: &str = "other";
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -62,62 +62,40 @@ pub struct Place {
 }
 
 #[derive(Debug)]
-struct Feature {
-    settings: FeatureSettings,
-    count: Option<CountId>,
+pub(super) struct Feature {
+    pub(super) settings: FeatureSettings,
+    pub(super) count: Option<CountId>,
 }
 
 #[derive(Debug)]
-struct Tenant {
-    tier: usize,
-    count: Option<CountId>,
+pub(super) struct Tenant {
+    pub(super) tier: usize,
+    pub(super) count: Option<CountId>,
     /// Features' places and counts.
-    cells: Vec<(u16, CountId)>,
+    pub(super) cells: Vec<(u16, CountId)>,
 }
 
 /// The features and tenants of one runtime.
 #[derive(Debug, Default)]
 pub struct Directory {
-    features: Vec<Feature>,
-    feature_places: HashMap<Name, u16>,
-    usual_feature: Option<u16>,
-    tiers: Vec<TierSettings>,
-    known_tenants: HashMap<Name, usize>,
-    unknown_tenant: Option<(UnknownTenant, usize)>,
-    tenants: HashMap<Arc<str>, Tenant>,
+    pub(super) features: Vec<Feature>,
+    pub(super) feature_places: HashMap<Name, u16>,
+    pub(super) usual_feature: Option<u16>,
+    pub(super) tiers: Vec<TierSettings>,
+    pub(super) known_tenants: HashMap<Name, usize>,
+    pub(super) unknown_tenant: Option<(UnknownTenant, usize)>,
+    pub(super) tenants: HashMap<Arc<str>, Tenant>,
     /// Whose turn it is to make room; each counted tenant once.
-    turns: VecDeque<Arc<str>>,
-    tenants_max: usize,
+    pub(super) turns: VecDeque<Arc<str>>,
+    pub(super) tenants_max: usize,
 }
 
 impl Directory {
     /// Adds the counts of the features to `pool`. Settings that name what is not there were refused before.
     pub fn new<T>(settings: &CompartmentSettings, pool: &mut Pool<T>) -> Self {
-        let mut directory = Self { tenants_max: settings.tenants_max as usize, ..Self::default() };
-        for (place, feature) in settings.features.iter().enumerate() {
-            // proof of no loss: there are at most 1,000 features.
-            directory.feature_places.insert(feature.name.clone(), u16::try_from(place).unwrap_or(NO_MEMBER));
-            let name = || format!("feature:{}", feature.name).into();
-            let count = feature.slots.map(|slots| pool.add(name(), Bulkhead::single(slots)));
-            directory.features.push(Feature { settings: feature.clone(), count });
-        }
-        directory.usual_feature = match &settings.unknown_feature {
-            UnknownFeature::Refused => None,
-            UnknownFeature::Is(name) => directory.feature_places.get(name).copied(),
-        };
-        directory.tiers.clone_from(&settings.tiers);
-        let tier_of = |name: &Name| settings.tiers.iter().position(|tier| tier.name == *name);
-        for tenant in &settings.tenants {
-            if let Some(tier) = tier_of(&tenant.tier) {
-                directory.known_tenants.insert(tenant.name.clone(), tier);
-            }
-        }
-        directory.unknown_tenant = match &settings.unknown_tenant {
-            UnknownTenant::Refused => None,
-            unknown @ (UnknownTenant::Shared(tier) | UnknownTenant::Own(tier)) => {
-                tier_of(tier).map(|tier| (unknown.clone(), tier))
-            }
-        };
+        let mut directory = Self::default();
+        // In an empty pool nobody waits for anything.
+        let _ = directory.renew(settings, pool, Timestamp::ZERO);
         directory
     }
 
@@ -131,10 +109,19 @@ impl Directory {
         self.features.iter().map(|feature| (&feature.settings.name, feature.count))
     }
 
+    /// Features that were there once, in the order of their places: calls of theirs may still be under way.
+    pub fn gone_features(&self) -> impl Iterator<Item = &Name> {
+        self.features
+            .iter()
+            .map(|feature| &feature.settings.name)
+            .filter(|name| !self.feature_places.contains_key(*name))
+    }
+
     /// What a provider of this name and so many slots keeps for each feature.
     pub fn guaranteed_of(&self, provider: &Name) -> Vec<u32> {
         let of = |feature: &Feature| {
-            let named = feature.settings.guaranteed.iter().find(|(name, _)| name == provider);
+            let is_here = self.feature_places.contains_key(&feature.settings.name);
+            let named = feature.settings.guaranteed.iter().find(|(name, _)| is_here && name == provider);
             named.map_or(0, |(_, slots)| *slots)
         };
         let shares: Vec<u32> = self.features.iter().map(of).collect();
@@ -168,7 +155,7 @@ impl Directory {
     }
 
     fn feature(&self, name: Option<&str>) -> Result<Option<u16>, Stranger> {
-        if self.features.is_empty() {
+        if self.feature_places.is_empty() {
             return Ok(None);
         }
         let known = name.and_then(|name| self.feature_places.get(name).copied());

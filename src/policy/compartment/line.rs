@@ -142,7 +142,7 @@ impl<T> Lines<T> {
         self.waiters.contains_key(&ticket)
     }
 
-    #[cfg(test)]
+    /// Everybody who waits, in no order.
     pub(super) fn each(&self) -> impl Iterator<Item = (Ticket, &Waiter<T>)> {
         self.waiters.iter().map(|(ticket, waiter)| (*ticket, waiter))
     }

@@ -4,6 +4,9 @@ pub mod directory;
 pub mod line;
 pub mod needs;
 pub mod pool;
+pub mod renewal;
+#[cfg(test)]
+mod renewal_tests;
 pub mod settings;
 #[cfg(test)]
 mod tests;

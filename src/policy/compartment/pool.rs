@@ -206,6 +206,15 @@ impl<T> Pool<T> {
         self.lines.leave(ticket).map(|waiter| waiter.who)
     }
 
+    /// Sends everybody out of the line who needs a slot of this count on all of their ways: there will be none.
+    pub fn dismiss(&mut self, count: CountId) -> Vec<T> {
+        let needs_it = |needs: &Needs| needs.iter().any(|seat| seat.count == count);
+        let hopeless =
+            self.lines.each().filter(|(_, waiter)| waiter.ways.iter().all(needs_it)).map(|(ticket, _)| ticket);
+        let hopeless: Vec<Ticket> = hopeless.collect();
+        hopeless.into_iter().filter_map(|ticket| self.leave(ticket)).collect()
+    }
+
     /// The first count, in the fixed order, that has no slot for this call.
     fn lacking(&self, needs: &Needs) -> Option<CountId> {
         let no_room =

@@ -23,7 +23,7 @@ impl Compartments {
         let guarantees = kept(self.classes.shares_of(cap));
         let mut state = lock(&self.state);
         let granted = state.pool.resize(count, cap, &guarantees, shared.now());
-        self.show_line(&state.pool);
+        Self::show_line(&state.pool);
         drop(state);
         for granted in granted {
             deliver(shared, granted);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use base64::Engine as _;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
@@ -46,7 +47,7 @@ pub struct Key {
 /// All keys.
 #[derive(Debug, Default)]
 pub struct KeyRing {
-    keys: Vec<([u8; 32], Arc<Key>)>,
+    keys: ArcSwap<Vec<([u8; 32], Arc<Key>)>>,
 }
 
 impl KeyRing {
@@ -70,29 +71,35 @@ impl KeyRing {
             };
             keys.push((hash, Arc::new(allowed)));
         }
-        Ok(Self { keys })
+        Ok(Self { keys: ArcSwap::from_pointee(keys) })
+    }
+
+    /// From now on these keys hold, and no others.
+    pub fn replace(&self, other: Self) {
+        self.keys.store(other.keys.into_inner());
     }
 
     /// True if nobody needs a key.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.load().is_empty()
     }
 
     /// How many keys there are.
     pub fn len(&self) -> usize {
-        self.keys.len()
+        self.keys.load().len()
     }
 
     /// The key of this text. Takes the same time whichever it is, and if it is none.
     pub fn find(&self, text: &str) -> Option<Arc<Key>> {
         let hash = hash_of(text);
         let mut found = u64::MAX;
-        for (index, (known, _)) in self.keys.iter().enumerate() {
+        let keys = self.keys.load();
+        for (index, (known, _)) in keys.iter().enumerate() {
             let is_this: Choice = known.ct_eq(&hash);
             found.conditional_assign(&(index as u64), is_this);
         }
         let index = usize::try_from(found).ok()?;
-        self.keys.get(index).map(|(_, key)| Arc::clone(key))
+        keys.get(index).map(|(_, key)| Arc::clone(key))
     }
 }
 

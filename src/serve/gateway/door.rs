@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, middleware, routing::any};
+use arc_swap::ArcSwap;
+use axum::{extract::Request, middleware, routing::any};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -11,9 +12,30 @@ use super::{
 };
 use crate::serve::state::AppState;
 
+/// Where the present gateway is: each request goes by the one that it finds.
+#[derive(Debug, Clone, Default)]
+pub struct GatewayDoor(Arc<ArcSwap<Gateway>>);
+
+impl From<Gateway> for GatewayDoor {
+    fn from(gateway: Gateway) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(gateway)))
+    }
+}
+
+impl GatewayDoor {
+    /// Requests from now on go by this one.
+    pub fn replace(&self, gateway: Gateway) {
+        self.0.store(Arc::new(gateway));
+    }
+}
+
 /// The routes. Errors of those in OpenAI's shape are written in its words.
-pub fn routes(gateway: Gateway) -> OpenApiRouter<AppState> {
-    let gateway = Extension(Arc::new(gateway));
+pub fn routes(gateway: impl Into<GatewayDoor>) -> OpenApiRouter<AppState> {
+    let door: GatewayDoor = gateway.into();
+    let gateway = middleware::map_request(move |mut request: Request| {
+        request.extensions_mut().insert(door.0.load_full());
+        std::future::ready(request)
+    });
     let relayed = OpenApiRouter::new()
         .routes(routes!(relay_routes::chat))
         .routes(routes!(relay_routes::embeddings))

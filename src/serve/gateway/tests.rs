@@ -61,6 +61,7 @@ fn state() -> AppState {
         run_deadline: None,
         signer: Signer::of_chance().unwrap(),
         ending: Ending::default(),
+        config: crate::serve::operator::config::ConfigDesk::new(Default::default()).0,
         metrics: None,
     })
 }

@@ -173,6 +173,7 @@ impl World {
             door: Door::default(),
             signer: Signer::of_chance().unwrap(),
             ending: Ending::default(),
+            config: crate::serve::operator::config::ConfigDesk::new(Default::default()).0,
             metrics: None,
         });
         let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));

@@ -1,0 +1,263 @@
+//! Reloads of a running service: when its files change, on SIGHUP, on an operator's order. Reads everything anew through the loader of a
+//! start; what is wrong with it is said as a whole and changes nothing.
+//!
+//! Files are looked at by their dates and sizes once a second rather than watched: that works on every file system, also where files are
+//! replaced through links, and costs one look at each file that the last load has read.
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    args::ProjectArgs, assemble, exit::Stop, file_reach::FileGiver, project::Project, say::say,
+    serve_command::check_reach,
+};
+use crate::{
+    runtime::metric,
+    serve::{
+        access::keys::KeyRing,
+        gateway::door::GatewayDoor,
+        metrics,
+        operator::config::{ConfigInForce, Order, RefusedReload, Reloaded},
+        state::AppState,
+    },
+    settings::{
+        difference::{Change, difference, hash_of, rows},
+        load::Settings,
+    },
+    workflow::checked::Workflow,
+};
+
+/// So often files are looked at. A change is taken up at the first look that finds them as the look before did.
+const LOOK: Duration = Duration::from_secs(1);
+/// The most files that are looked at.
+const FILES_MAX: usize = 20_000;
+
+/// What a reload needs to know of its service.
+pub(super) struct Reloading<'a> {
+    pub(super) args: &'a ProjectArgs,
+    pub(super) listen: Option<SocketAddr>,
+    pub(super) state: &'a AppState,
+    pub(super) gateway: &'a GatewayDoor,
+    pub(super) address: SocketAddr,
+}
+
+/// A file as a look at it shows it.
+type Seen = Vec<(PathBuf, Option<(SystemTime, u64)>)>;
+
+/// The configuration of a start.
+pub(super) fn in_force(settings: &Settings) -> ConfigInForce {
+    let values = rows(settings);
+    let loaded_ms = unix_ms();
+    metric::set(metric::CONFIG_LOADED, Vec::new(), loaded_ms as f64 / 1_000.0);
+    ConfigInForce { hash: hash_of(&values), loaded_ms, values, last_refusal: None }
+}
+
+impl Reloading<'_> {
+    /// Reloads whenever there is a reason, for ever.
+    pub(super) async fn keep_up(&self, orders: &mut mpsc::Receiver<Order>) {
+        let mut hangup = Hangup::listen();
+        let mut loaded = self.look().await;
+        let mut last = loaded.clone();
+        loop {
+            let order = tokio::select! {
+                () = hangup.heard() => {
+                    say("watertight: SIGHUP, loading the configuration anew");
+                    None
+                }
+                Some(order) = orders.recv() => Some(order),
+                () = tokio::time::sleep(LOOK) => {
+                    let seen = self.look().await;
+                    let is_settled = std::mem::replace(&mut last, seen.clone()) == seen;
+                    if !is_settled || seen == loaded {
+                        continue;
+                    }
+                    say("watertight: files have changed, loading the configuration anew");
+                    None
+                }
+            };
+            // Looked at before they are read: what changes while they are read is taken up next.
+            loaded = self.look().await;
+            let became = self.reload().await;
+            if let Some(order) = order {
+                // Who ordered it may have left.
+                let _ = order.send(became);
+            }
+        }
+    }
+
+    /// One reload. What became of it is said, counted and kept.
+    async fn reload(&self) -> Reloaded {
+        let became = self.try_reload().await;
+        let result = if became.is_ok() { "ok" } else { "refused" };
+        metric::count(metric::RELOADS, vec![metrics_label(result)], 1);
+        match &became {
+            Ok(changes) if changes.is_empty() => say("watertight: reloaded; every value is as it was"),
+            Ok(changes) => {
+                say(&format!("watertight: reloaded, {} values are others:", changes.len()));
+                for change in changes {
+                    say(&format!("  {change}"));
+                }
+            }
+            Err(problems) => {
+                say("watertight: the new configuration is refused, nothing has changed:");
+                for problem in problems {
+                    say(&format!("  {problem}"));
+                }
+                let refused = RefusedReload { at_ms: unix_ms(), problems: problems.clone() };
+                let before = ConfigInForce::clone(&self.state.config.in_force());
+                self.state.config.put(ConfigInForce { last_refusal: Some(refused), ..before });
+            }
+        }
+        became
+    }
+
+    async fn try_reload(&self) -> Reloaded {
+        let lines = |stop: Stop| -> Vec<String> { stop.to_string().lines().map(str::to_owned).collect() };
+        let args = self.args.clone();
+        let reading = tokio::task::spawn_blocking(move || read(&args)).await;
+        let (project, workflows, mut settings) = reading.map_err(|error| vec![error.to_string()])?.map_err(lines)?;
+        if let Some(listen) = self.listen {
+            settings.serve.listen = listen;
+        }
+        let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
+            .map_err(|problem| vec![problem.to_string()])?;
+        check_reach(&settings, &keys).map_err(lines)?;
+        let Some(running) = self.state.door.now() else {
+            return Err(vec!["the service is not there yet, or not any more".to_owned()]);
+        };
+        let giver = FileGiver {
+            settings: &settings,
+            files: Arc::clone(&running.files),
+            signer: self.state.signer.clone(),
+            address: self.address,
+        };
+        let around = |agent: &_, backend| giver.around(agent, backend);
+        let parts = assemble::reload_parts(&project, &settings, &around).map_err(lines)?;
+        let gateway = assemble::gateway(&project, &settings).map_err(lines)?;
+        let report = running.runtime.reload(parts).await.map_err(|error| vec![error.to_string()])?;
+        // From here on nothing can go wrong.
+        metrics::begin_with_zero(report.added.iter());
+        self.state.keys.replace(keys);
+        self.gateway.replace(gateway);
+        let before = self.state.config.in_force();
+        let now = in_force(&settings);
+        let mut changes = difference(&before.values, &now.values);
+        changes.extend(self.workflow_changes(&workflows));
+        self.state.config.put(now);
+        Ok(changes)
+    }
+
+    /// Workflows are those of the start: runs that wait for their next step were made of them.
+    fn workflow_changes(&self, workflows: &[Workflow]) -> Vec<Change> {
+        let known = &self.state.workflows;
+        let change = |name: &str, before: Option<String>, after: Option<String>| Change {
+            key: format!("workflow {name}"),
+            before,
+            after,
+            needs_restart: true,
+        };
+        let mut changes = Vec::new();
+        for workflow in workflows {
+            let (name, hash) = (workflow.name().to_string(), workflow.hash().to_string());
+            let before = known.get(&name).map(|known| known.hash().to_string());
+            if before.as_ref() != Some(&hash) {
+                changes.push(change(&name, before, Some(hash)));
+            }
+        }
+        let is_gone = |name: &&String| !workflows.iter().any(|workflow| workflow.name().to_string() == **name);
+        changes.extend(
+            known
+                .keys()
+                .filter(is_gone)
+                .map(|name| change(name, known.get(name).map(|known| known.hash().to_string()), None)),
+        );
+        changes
+    }
+
+    /// All files that a load reads, with their dates and sizes.
+    async fn look(&self) -> Seen {
+        let args = self.args.clone();
+        tokio::task::spawn_blocking(move || look(&args)).await.unwrap_or_default()
+    }
+}
+
+fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {
+    let project = Project::read(args)?;
+    let (workflows, settings) = project.workflows_and_settings()?;
+    Ok((project, workflows, settings))
+}
+
+/// Blocks.
+fn look(args: &ProjectArgs) -> Seen {
+    let config = args.config.clone().unwrap_or_else(|| args.folder.join("watertight.toml"));
+    let mut paths = vec![config.clone()];
+    // What the configuration names (prompts, schemas) lies beside it or in agents' folders, rarely elsewhere.
+    let folder = config.parent().map(PathBuf::from).unwrap_or_default();
+    for folder in [folder.clone(), folder.join("prompts"), args.folder.clone(), args.folder.join("workflows")] {
+        paths.extend(files_of(&folder));
+    }
+    if let Ok(agents) = std::fs::read_dir(args.folder.join("agents")) {
+        for agent in agents.filter_map(Result::ok).take(crate::settings::folder::FOLDERS_MAX) {
+            paths.extend(files_of(&agent.path()));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths.truncate(FILES_MAX);
+    let seen = |path: PathBuf| {
+        let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
+        let look = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
+        (path, look)
+    };
+    paths.into_iter().map(seen).collect()
+}
+
+fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
+    const ENDINGS: [&str; 6] = ["toml", "md", "json", "txt", "jinja", "j2"];
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
+    let is_read = |path: &PathBuf| {
+        path.extension().and_then(std::ffi::OsStr::to_str).is_some_and(|ending| ENDINGS.contains(&ending))
+    };
+    paths.filter(is_read).take(FILES_MAX).collect()
+}
+
+fn metrics_label(result: &'static str) -> ::metrics::Label {
+    ::metrics::Label::from_static_parts("result", result)
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// SIGHUP, where there is one.
+struct Hangup {
+    #[cfg(unix)]
+    signal: Option<tokio::signal::unix::Signal>,
+}
+
+impl Hangup {
+    fn listen() -> Self {
+        Self {
+            #[cfg(unix)]
+            signal: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok(),
+        }
+    }
+
+    async fn heard(&mut self) {
+        #[cfg(unix)]
+        if let Some(signal) = &mut self.signal
+            && signal.recv().await.is_some()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,250 @@
+//! The reload itself: tried out on the side with everything that a start checks, then done in an order that loses no call. What could
+//! go wrong has gone wrong before anything is touched.
+//!
+//! Breakers, slots and budgets take their new settings where they stand. New cores take the places of the old ones; calls under way keep
+//! the core that admitted them, and give back to the counts that both share.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::sync::oneshot;
+
+use super::{
+    before::Before,
+    gone,
+    parts::{ReloadParts, ReloadReport},
+};
+use crate::{
+    model::name::Name,
+    policy::compartment::settings::{ClassSettings, CompartmentSettings},
+    runtime::{
+        assembly::{self, Made},
+        builder::{AGENTS_MAX, StartError},
+        compartments::State,
+        compartments_builder::CompartmentsBuilder,
+        core::{AgentCore, AgentTable, BreakerId, ProviderCore, Shared, lock},
+        engine::Runtime,
+        orchestrator::OrchestratorMessage,
+        outside::OutsideBackend,
+        root::RootMessage,
+        supervisor::{Book, SupervisorMessage},
+        warming::Models,
+    },
+};
+
+/// The most targets, and the most models, that one runtime has known in all its life.
+pub const PLACES_MAX: usize = 50_000;
+
+impl Runtime {
+    /// Makes the runtime what `parts` say, without a pause: calls under way end as they began and are counted where they were, an open
+    /// breaker stays open for as long as it said, what is gone is not found by new calls and runs dry. Either everything is done or, with
+    /// an error, nothing.
+    pub async fn reload(&self, mut parts: ReloadParts) -> Result<ReloadReport, StartError> {
+        let shared = &self.shared;
+        let _one_at_a_time = shared.reloading.lock().await;
+        let needs_restart = keep_class_order(&mut parts.compartments, shared.compartments.order());
+        let old = shared.table.load_full();
+        try_out(shared, &parts)?;
+        let table = Arc::new(make(shared, &parts, &old)?);
+        self.begin(&table, &old).await;
+        shared.table.store(Arc::clone(&table));
+        // From here on every admission finds the new ones; who has an old one is sent to them.
+        for core in &old.agents {
+            core.superseded.store(true, Ordering::Release);
+        }
+        let report = ReloadReport { needs_restart, ..compared(&old, &table) };
+        let retired = gone::take_away(shared, &old, &table);
+        // A root that is gone has stopped everything.
+        let _ = self.root.cast(RootMessage::Retire(retired));
+        // What was changed in the book is news, and timers may run from other moments on.
+        shared.supervisor.cast(SupervisorMessage::Tick);
+        let touched: BTreeSet<Name> = report.removed.iter().chain(&report.changed).cloned().collect();
+        shared.orchestrator.cast(OrchestratorMessage::Reloaded(Arc::new(touched)));
+        tracing::info!(
+            added = report.added.len(),
+            removed = report.removed.len(),
+            changed = report.changed.len(),
+            "reloaded"
+        );
+        Ok(report)
+    }
+
+    /// Starts the actors of targets that are new or come back, before anybody can find them.
+    async fn begin(&self, table: &AgentTable, old: &AgentTable) {
+        let is_new = |core: &&Arc<AgentCore>| {
+            is_present(table, core) && old.agents.get(core.index).is_none_or(|known| known.presence.is_gone())
+        };
+        let new: Vec<Arc<AgentCore>> = table.agents.iter().filter(is_new).map(Arc::clone).collect();
+        if new.is_empty() {
+            return;
+        }
+        let (done, begun) = oneshot::channel();
+        let _ = self.root.cast(RootMessage::Begin(new.clone(), done));
+        // Where the root is gone the runtime has stopped.
+        let _ = begun.await;
+        for core in new {
+            core.presence.come_back();
+        }
+    }
+}
+
+/// Whether a core is one of an agent that can be called, at one of its targets.
+pub(super) fn is_present(table: &AgentTable, core: &AgentCore) -> bool {
+    let first = table.places.get(&core.settings.name).and_then(|place| table.agents.get(*place));
+    first.is_some_and(|first| first.index == core.index || first.further.contains(&core.index))
+}
+
+/// The order of classes holds for as long as the runtime runs: calls that are under way are counted by it. What each class keeps is put
+/// in that order. What needs a restart therefore.
+fn keep_class_order(compartments: &mut CompartmentSettings, order: &[&'static str]) -> Vec<&'static str> {
+    let classes = &compartments.classes;
+    if classes.order == order {
+        return Vec::new();
+    }
+    let kept_of = |class: &&str| {
+        let place = classes.order.iter().position(|known| known == class);
+        place.and_then(|place| classes.kept.get(place)).copied()
+    };
+    let kept = order.iter().filter_map(kept_of).collect();
+    compartments.classes = ClassSettings { order: order.to_vec(), kept };
+    vec!["priorities.order"]
+}
+
+/// Makes everything on the side and throws it away: the checks of a start. Nobody sees a metric of it.
+fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
+    if parts.agents.len() > AGENTS_MAX {
+        return Err(StartError::TooManyAgents);
+    }
+    if !shared.compartments.has_places_for(&parts.compartments) {
+        return Err(StartError::NoPlaceLeft);
+    }
+    let before = Before::nothing(shared.now());
+    let (mut book, mut state) = (Book::default(), State::default());
+    metrics::with_local_recorder(&metrics::NoopRecorder, || {
+        let mut compartments = CompartmentsBuilder::new(&parts.compartments, &mut state, before.now);
+        make_all(parts, &mut book, &mut compartments, shared, (&before, &Models::default())).map(drop)
+    })
+}
+
+type All = (HashMap<Name, Arc<ProviderCore>>, Made);
+
+fn make_all(
+    parts: &ReloadParts,
+    book: &mut Book,
+    compartments: &mut CompartmentsBuilder<'_>,
+    shared: &Shared,
+    (before, loaded): (&Before, &Models),
+) -> Result<All, StartError> {
+    let targets = assembly::lay_out(parts.agents.clone())?;
+    let chance = shared.chance;
+    let providers = assembly::make_providers(
+        &parts.providers,
+        &targets,
+        (&mut *book, &mut *compartments),
+        (chance, &shared.clock),
+        before,
+    )?;
+    let made = assembly::make_agents(targets, &providers, (book, compartments), chance, before, loaded)?;
+    Ok((providers, made))
+}
+
+/// The new table. What lives on has taken its new settings where it stands.
+fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
+    let before = Before::of(Arc::clone(old), shared.now());
+    let targets: usize = parts.agents.iter().map(|agent| 1 + agent.further.len()).sum();
+    if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
+        return Err(StartError::NoPlaceLeft);
+    }
+    let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
+        make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
+    });
+    let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
+    shared.rate_book.store(Arc::new(rates));
+    let (present, Made { agents: cores, models }) = made?;
+    let firsts = cores.iter().filter(|core| core.is_first());
+    let places = firsts.map(|core| (core.settings.name.clone(), core.index)).collect();
+    let mut providers = old.providers.clone();
+    providers.extend(present);
+    let mut agents: Vec<Arc<AgentCore>> = old.agents.iter().map(|core| Arc::new(hollow(core))).collect();
+    let mut cores = cores;
+    cores.sort_by_key(|core| core.index);
+    for core in cores {
+        match agents.get_mut(core.index) {
+            Some(place) => *place = core,
+            // New places follow each other.
+            None => agents.push(core),
+        }
+    }
+    let table = AgentTable { agents, places, providers, models };
+    let guards = guards_of(&table);
+    let below = below(&table);
+    gone::say(shared, &table, &lock(&shared.book).show_only(&guards, &below));
+    Ok(table)
+}
+
+/// What is left at the place of a target that is gone: what its calls under way still need of it.
+fn hollow(core: &AgentCore) -> AgentCore {
+    AgentCore {
+        index: core.index,
+        target: Arc::clone(&core.target),
+        rank: core.rank,
+        first: core.index,
+        further: Vec::new(),
+        common: Arc::clone(&core.common),
+        settings: core.settings.clone(),
+        backend: Arc::new(OutsideBackend),
+        provider: Arc::clone(&core.provider),
+        member: core.member,
+        source: core.source,
+        keyed: core.keyed,
+        guard: core.guard.clone(),
+        ledger: Arc::clone(&core.ledger),
+        address: Arc::clone(&core.address),
+        metrics: Arc::clone(&core.metrics),
+        presence: Arc::clone(&core.presence),
+        model: None,
+        superseded: AtomicBool::new(false),
+    }
+}
+
+/// The breakers of what is here.
+fn guards_of(table: &AgentTable) -> BTreeSet<BreakerId> {
+    let present = table.agents.iter().filter(|core| is_present(table, core));
+    present.flat_map(|core| core.guards().map(|guard| guard.id).collect::<Vec<_>>()).collect()
+}
+
+/// Which breakers stand below which.
+fn below(table: &AgentTable) -> Vec<(BreakerId, BreakerId)> {
+    let present = table.agents.iter().filter(|core| is_present(table, core));
+    present.filter_map(|core| Some((core.provider.guard.as_ref()?.id, core.guard.id))).collect()
+}
+
+/// What is different from before.
+fn compared(old: &AgentTable, new: &AgentTable) -> ReloadReport {
+    let mut report = ReloadReport::default();
+    for (name, place) in &new.places {
+        match old.places.get(name) {
+            None => report.added.push(name.clone()),
+            Some(before) if looks(old, *before) != looks(new, *place) => report.changed.push(name.clone()),
+            Some(_) => {}
+        }
+    }
+    report.removed = old.places.keys().filter(|name| !new.places.contains_key(*name)).cloned().collect();
+    for list in [&mut report.added, &mut report.changed, &mut report.removed] {
+        list.sort();
+    }
+    report
+}
+
+/// What an agent is as a whole, apart from who does its work: its targets with their ranks and settings, and their providers'.
+fn looks(table: &AgentTable, place: usize) -> Vec<String> {
+    let Some(first) = table.agents.get(place) else { return Vec::new() };
+    let further = first.further.iter().filter_map(|index| table.agents.get(*index));
+    let look = |core: &Arc<AgentCore>| format!("{:?} {:?} {:?}", core.rank, core.settings, core.provider.settings);
+    std::iter::once(first).chain(further).map(look).collect()
+}

@@ -1,0 +1,118 @@
+//! What a runtime has already when its cores are made: nothing at its start, everything that outlives a reload at a reload. Each kind of
+//! thing that lives on is kept, and told its new settings, in one function here.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use crate::{
+    model::{clock::Timestamp, name::Name},
+    policy::{restart::RestartLedger, retry::RetryBudget, retry_settings::RetrySettings},
+    runtime::{
+        core::{AgentCommon, AgentCore, AgentMetrics, AgentTable, ProviderCore, lock},
+        rates::Rate,
+        settings::{AgentSettings, ProviderSettings, RestartSettings},
+    },
+};
+
+/// What is there already.
+pub(crate) struct Before {
+    table: Arc<AgentTable>,
+    /// Targets by agent and name.
+    targets: HashMap<(Name, String), usize>,
+    commons: HashMap<Name, Arc<AgentCommon>>,
+    pub(crate) now: Timestamp,
+}
+
+impl Before {
+    /// What `table` has.
+    pub(crate) fn of(table: Arc<AgentTable>, now: Timestamp) -> Self {
+        let key = |core: &AgentCore| (core.settings.name.clone(), core.target.to_string());
+        let targets = table.agents.iter().map(|core| (key(core), core.index)).collect();
+        let common = |core: &Arc<AgentCore>| (core.settings.name.clone(), Arc::clone(&core.common));
+        let commons = table.agents.iter().map(common).collect();
+        Self { table, targets, commons, now }
+    }
+
+    /// Nothing.
+    pub(crate) fn nothing(now: Timestamp) -> Self {
+        Self::of(Arc::default(), now)
+    }
+
+    /// The place of each of these targets: its own if it had one, else the next that nobody ever had.
+    pub(crate) fn places<'a>(&self, targets: impl Iterator<Item = (&'a Name, String)>) -> Vec<usize> {
+        let mut next = self.table.agents.len();
+        let mut new = || {
+            next += 1;
+            next - 1
+        };
+        targets
+            .map(|(agent, target)| self.targets.get(&(agent.clone(), target)).copied().unwrap_or_else(&mut new))
+            .collect()
+    }
+
+    /// Who had a place before.
+    pub(crate) fn target(&self, place: usize) -> Option<&Arc<AgentCore>> {
+        self.table.agents.get(place)
+    }
+
+    /// What the targets of an agent shared before.
+    pub(crate) fn common(&self, agent: &Name) -> Option<Arc<AgentCommon>> {
+        self.commons.get(agent).map(Arc::clone)
+    }
+
+    /// The provider as it was before.
+    pub(crate) fn provider(&self, name: &Name) -> Option<&Arc<ProviderCore>> {
+        self.table.providers.get(name)
+    }
+
+    /// The places of a provider's agents, those that it had before first.
+    pub(crate) fn members<'a>(&self, provider: &Name, present: impl Iterator<Item = &'a Name>) -> Vec<Name> {
+        let mut members = self.provider(provider).map(|known| known.members.clone()).unwrap_or_default();
+        for name in present {
+            if !members.contains(name) {
+                members.push(name.clone());
+            }
+        }
+        members
+    }
+
+    /// The places of all models.
+    pub(crate) fn models(&self) -> Vec<(Name, Option<String>)> {
+        self.table.models.clone()
+    }
+
+    /// What an agent's targets share goes on by other settings.
+    pub(crate) fn renew_common(&self, common: &AgentCommon, settings: &AgentSettings) {
+        lock(&common.retry_budget).reconfigure(&settings.retry);
+    }
+
+    /// A provider's retry budget.
+    pub(crate) fn provider_budget(&self, name: &Name, retry: &RetrySettings) -> Arc<Mutex<RetryBudget>> {
+        let Some(known) = self.provider(name) else { return Arc::new(Mutex::new(RetryBudget::new(retry))) };
+        lock(&known.retry_budget).reconfigure(retry);
+        Arc::clone(&known.retry_budget)
+    }
+
+    /// A provider's requests a minute, if they are as they were.
+    pub(crate) fn rate(&self, settings: &ProviderSettings) -> Option<Arc<Rate>> {
+        let known = self.provider(&settings.name)?;
+        let is_same = known.settings.rates.requests_per_minute == settings.rates.requests_per_minute;
+        if is_same { known.rate.load_full() } else { None }
+    }
+
+    /// A target's restart ledger.
+    pub(crate) fn ledger(&self, kept: Option<&Arc<AgentCore>>, restart: RestartSettings) -> Arc<Mutex<RestartLedger>> {
+        let Some(kept) = kept else { return Arc::new(Mutex::new(RestartLedger::new(restart.max, restart.within))) };
+        lock(&kept.ledger).reconfigure(restart.max, restart.within);
+        Arc::clone(&kept.ledger)
+    }
+
+    /// A target's metrics.
+    pub(crate) fn metrics(&self, kept: Option<&Arc<AgentCore>>, agent: &str, slots: u32) -> Arc<AgentMetrics> {
+        let Some(kept) = kept else { return Arc::new(AgentMetrics::of(agent, slots)) };
+        AgentMetrics::show_slots(agent, slots);
+        Arc::clone(&kept.metrics)
+    }
+}
