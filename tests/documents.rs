@@ -19,9 +19,24 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 /// Where paths in backticks begin; what begins otherwise is no path of this repository.
 const ROOTS: [&str; 6] = ["src/", "docs/", "examples/", "agents/", "tests/", ".ci/"];
 /// Labels that a metric may have.
-const LABELS: [&str; 16] = [
-    "-", "agent", "feature", "breaker", "state", "from", "to", "reason", "verdict", "kind", "status", "provider",
-    "model", "result", "action", "cause",
+const LABELS: [&str; 17] = [
+    "-",
+    "agent",
+    "feature",
+    "breaker",
+    "state",
+    "from",
+    "to",
+    "reason",
+    "verdict",
+    "kind",
+    "status",
+    "provider",
+    "model",
+    "result",
+    "compartment",
+    "action",
+    "cause",
 ];
 
 fn root() -> &'static Path {

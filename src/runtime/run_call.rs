@@ -12,7 +12,7 @@ use super::{
     handle::AgentHandle,
     ladder::Descent,
     orchestrator::OrchestratorMessage,
-    ports::BoxFuture,
+    ports::{Asked, BoxFuture},
     run_cell::{RunCell, Told},
     run_table::RunTable,
 };
@@ -40,6 +40,7 @@ pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -
         prompt: run.prompts.get(request.agent.as_str()).cloned(),
         deadline: Some(plan.deadline()),
         timeout: request.timeout,
+        asked: Some(Asked { input: Arc::clone(&request.input), relay: None }),
         ..run.context.clone()
     }
 }

@@ -32,6 +32,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
+    spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
     whole::check_whole,
 };
@@ -42,8 +43,9 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 18] = [
+const TABLES: [&str; 20] = [
     "agents",
+    "budgets",
     "capture",
     "compartments",
     "defaults",
@@ -55,6 +57,7 @@ const TABLES: [&str; 18] = [
     "limits",
     "node",
     "places",
+    "prices",
     "priorities",
     "providers",
     "run",
@@ -63,8 +66,8 @@ const TABLES: [&str; 18] = [
     "tiers",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 10] =
-    ["adaptive", "callers", "cluster", "logs", "metrics", "priority", "prices", "quotas", "rollout", "volume_guard"];
+const LATER: [&str; 9] =
+    ["adaptive", "callers", "cluster", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +125,8 @@ pub struct Settings {
     pub ladders: Ladders,
     /// How calls are put off.
     pub deferred: DeferredTable,
+    /// What models cost, and what an answer is taken for.
+    pub spending: SpendingTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -165,6 +170,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let deferred = read_deferred(&mut reader, sources.folder);
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
+    let spending = read_spending(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -199,6 +205,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         capture,
         ladders,
         deferred,
+        spending,
         compartments,
         keys,
         instances,

@@ -26,5 +26,6 @@ pub mod template;
 #[cfg(test)]
 pub(crate) mod test_attempt;
 pub mod usage;
+mod vendor_budget;
 pub mod webhook;
 pub mod wire;

@@ -23,3 +23,4 @@ mod many;
 mod one_ollama;
 mod parked_first;
 mod parking;
+mod spent;

@@ -18,6 +18,7 @@ mod kit;
 mod support;
 
 mod ageing;
+mod budgets;
 mod bulkhead;
 mod chaos;
 mod classes;

@@ -145,6 +145,7 @@ impl Caller {
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
             ladder: self.ladder,
+            asked: None,
         }
     }
 }

@@ -414,7 +414,7 @@ impl World {
                     Ask::Agent => None,
                     Ask::Instead(instead) => Some(instead.clone()),
                 };
-                let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false });
+                let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false, ..Usage::default() });
                 (at(after_ms), Ok(CallDone { output, usage, attempts: vec![attempt(self.now, after_ms)], instead }))
             }
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),
