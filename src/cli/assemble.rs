@@ -147,6 +147,7 @@ pub(super) fn builder(
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder()
+        .callers(settings.callers)
         .compartments(settings.compartments.clone())
         .spending(spending_of(settings))
         .run_caps(settings.run.caps);

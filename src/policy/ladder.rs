@@ -74,7 +74,12 @@ pub const fn cause_of(code: ErrorCode) -> Cause {
         ErrorCode::AgentCircuitOpen => Cause::CircuitOpen,
         ErrorCode::AgentBulkheadFull => Cause::BulkheadFull,
         ErrorCode::AgentWarming => Cause::Cold,
-        ErrorCode::TokenBudgetExhausted | ErrorCode::RateLimited | ErrorCode::QuotaSpent => Cause::Budget,
+        // All of them pass by themselves, at a time that they tell.
+        ErrorCode::TokenBudgetExhausted
+        | ErrorCode::RateLimited
+        | ErrorCode::QuotaSpent
+        | ErrorCode::CallVolumeExceeded
+        | ErrorCode::LoadShed => Cause::Budget,
         ErrorCode::DeadlineExceeded => Cause::Deadline,
         _ => Cause::Error,
     }
@@ -84,7 +89,6 @@ pub const fn cause_of(code: ErrorCode) -> Cause {
 const fn cause_for_ladder(code: ErrorCode) -> Cause {
     match code {
         ErrorCode::LoadShed => Cause::BulkheadFull,
-        ErrorCode::CallVolumeExceeded => Cause::Budget,
         other => cause_of(other),
     }
 }

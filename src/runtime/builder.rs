@@ -11,17 +11,21 @@ use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    adaptive::LIMIT_EVENTS_MAX,
     address::Address,
     assembly::{self, AgentParts},
+    callers::{CallerSettings, Callers},
     capture::Captures,
     compartments::CompartmentsBuilder,
     core::{AgentTable, Shared},
+    counted::RateBook,
     dead_letters::{DeadLetterBox, DeadLetters},
     deferred::{push::Push, queue::DeferredQueue, settings::DeferredSettings, store::DeferredStore, worker::Worker},
     engine::Runtime,
     journal::Journal,
     ladders::Ladders,
     outside::OutsideBackend,
+    overload::Overload,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
     root::RootActor,
@@ -122,6 +126,7 @@ pub struct RuntimeBuilder {
     compartments: CompartmentSettings,
     spending: SpendingSettings,
     run_caps: RunCaps,
+    callers: CallerSettings,
     ladders: Ladders,
     deferred: Option<QueueParts>,
 }
@@ -210,6 +215,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Guards each caller against running away; nobody is without this.
+    #[must_use]
+    pub fn callers(mut self, settings: CallerSettings) -> Self {
+        self.callers = settings;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -278,22 +290,28 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
+        let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
         let models = Models::default();
-        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
+        let providers =
+            assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), (chance, &clock))?;
         let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let deferred = queue_of(self.deferred, &self.ladders)?;
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
-            clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
             run_caps: Mutex::new(self.run_caps),
             tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
+            callers: Callers::new(self.callers, Arc::clone(&clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
+            overload: Overload::new(self.compartments.shedding.clone(), chance, Arc::clone(&clock)),
+            limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
+            clock,
             models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),

@@ -79,6 +79,10 @@ metrics! {
     LINE_LENGTH "watertight_line_length" Gauge "Callers and steps that wait for a slot.";
     FEATURE_IN_FLIGHT "watertight_feature_in_flight" Gauge "Slots of a feature that are taken now.";
     FEATURE_SLOTS "watertight_feature_slots" Gauge "Slots of a feature in all; infinite where it has no cap of its own.";
+    ADAPTIVE_LIMIT "watertight_adaptive_limit" Gauge "Calls that a provider gets at once, as its adaptive limit has learnt.";
+    LIMIT_CHANGES "watertight_adaptive_limit_changes_total" Counter "Changes of a provider's adaptive limit, by reason.";
+    CALLERS_SHUT "watertight_callers_shut_total" Counter "Times that a caller's volume guard shut.";
+    CLASSES_SHED "watertight_classes_shed" Gauge "Classes that are refused for higher ones now, the lowest first.";
     CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";

@@ -5,9 +5,12 @@
 //! `engine`).
 
 pub mod accept;
+pub mod adaptive;
 pub mod builder;
 pub mod call;
+pub mod callers;
 pub mod capture;
+pub mod counted;
 pub mod dead_letters;
 pub mod deferred;
 pub mod engine;
@@ -44,9 +47,11 @@ mod gate;
 mod ladder;
 mod line;
 mod orchestrator;
+mod overload;
 mod parked;
 mod permit;
 mod probing;
+mod rates;
 pub(crate) mod refusal;
 mod root;
 mod run_call;

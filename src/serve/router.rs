@@ -36,6 +36,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         agents::list::routes(),
         agents::call::routes(),
         agents::acts::routes(),
+        operator::callers::routes(),
         deferred::routes::routes(),
         operator::dead_letters::routes(),
         operator::usage::routes(),

@@ -8,7 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings, runtime::ladders::Ladders};
+use crate::{
+    model::name::Name,
+    policy::compartment::settings::CompartmentSettings,
+    runtime::{callers::CallerSettings, ladders::Ladders},
+};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
@@ -20,6 +24,7 @@ use super::{
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     ladder::named_in_ladders,
@@ -43,7 +48,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 20] = [
+const TABLES: [&str; 21] = [
     "agents",
     "budgets",
     "capture",
@@ -64,10 +69,10 @@ const TABLES: [&str; 20] = [
     "serve",
     "tenants",
     "tiers",
+    "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 9] =
-    ["adaptive", "callers", "cluster", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
+const LATER: [&str; 7] = ["adaptive", "callers", "cluster", "logs", "metrics", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +110,8 @@ pub struct Settings {
     pub providers: Vec<Provider>,
     /// Agents, by name.
     pub agents: Vec<Agent>,
+    /// How callers are guarded.
+    pub callers: CallerSettings,
     /// How runs go.
     pub run: RunSettings,
     /// What is accepted at most.
@@ -121,12 +128,12 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// What models cost, and what an answer is taken for.
+    pub spending: SpendingTable,
     /// What refused and failed calls try next.
     pub ladders: Ladders,
     /// How calls are put off.
     pub deferred: DeferredTable,
-    /// What models cost, and what an answer is taken for.
-    pub spending: SpendingTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -171,6 +178,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
     let spending = read_spending(&mut reader);
+    let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -186,6 +194,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
@@ -203,11 +212,12 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        spending,
         ladders,
         deferred,
-        spending,
         compartments,
         keys,
+        callers,
         instances,
         warnings,
         explained: report.rows(),

@@ -11,6 +11,7 @@ pub mod endpoint;
 pub mod files;
 pub mod folder;
 pub mod general;
+mod guards;
 pub mod journal;
 mod keep;
 pub mod keys;

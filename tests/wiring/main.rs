@@ -25,6 +25,8 @@ mod classes;
 mod clock;
 mod dead_letters;
 mod gates;
+mod guards;
+mod guards_of_load;
 mod keys;
 mod ladder;
 mod line;

@@ -144,8 +144,8 @@ impl Caller {
             prompt: None,
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
-            ladder: self.ladder,
             asked: None,
+            ladder: self.ladder,
         }
     }
 }
