@@ -133,7 +133,20 @@ pub struct RuntimeBuilder {
     run_caps: RunCaps,
     callers: CallerSettings,
     ladders: Ladders,
-    deferred: Option<(Arc<dyn DeferredStore>, DeferredSettings, Option<Arc<dyn Push>>)>,
+    deferred: Option<QueueParts>,
+}
+
+/// Where calls that are put off are kept, how, and who is told of their end.
+type QueueParts = (Arc<dyn DeferredStore>, DeferredSettings, Option<Arc<dyn Push>>);
+
+/// The queue, if there is a place for one; an error if a ladder needs it.
+fn queue_of(parts: Option<QueueParts>, ladders: &Ladders) -> Result<Option<Arc<DeferredQueue>>, StartError> {
+    let Some((store, settings, push)) = parts else {
+        return if ladders.any_defers() { Err(StartError::NoQueue) } else { Ok(None) };
+    };
+    // One life of one process: what is left of an earlier one is known by its name.
+    let life = format!("{}-{:x}", std::process::id(), fastrand::u64(..));
+    Ok(Some(Arc::new(DeferredQueue::new(store, settings, push, life))))
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -294,12 +307,7 @@ impl RuntimeBuilder {
         compartments.begin();
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
-        if self.deferred.is_none() && self.ladders.any_defers() {
-            return Err(StartError::NoQueue);
-        }
-        // One life of one process: what is left of an earlier one is known by its name.
-        let life = format!("{}-{:x}", std::process::id(), fastrand::u64(..));
-        let deferred = self.deferred.map(|(store, settings, push)| DeferredQueue::new(store, settings, push, life));
+        let deferred = queue_of(self.deferred, &self.ladders)?;
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
             chance,
@@ -328,7 +336,7 @@ impl RuntimeBuilder {
             call_log: self.call_log,
             journal: self.journal,
             ladders: ArcSwap::from_pointee(self.ladders),
-            deferred: deferred.map(Arc::new),
+            deferred,
             captures: self.captures,
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),

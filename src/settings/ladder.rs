@@ -318,3 +318,72 @@ fn read_notice(reader: &mut Reader<'_, '_>) -> Option<Arc<Notice>> {
     }
     notice.map(Arc::new)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        policy::ladder::Effect,
+        settings::{load::Settings, tests::Given},
+    };
+
+    const PLACES: &str = "[providers.big]\nkind = 'openai'\nbase_url = 'http://127.0.0.1:1/v1'\n[providers.small]\nkind = 'openai'\n\
+        base_url = 'http://127.0.0.1:2/v1'\n[agents.meta]\nprovider = 'small'\nmodel = 'm'\n\
+        [agents.draft]\nprovider = 'big'\nmodel = 'x'\nslots = 7\n";
+
+    fn load(text: &str) -> Result<Settings, String> {
+        Given::config(&format!("{PLACES}{text}\n")).load().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_whole_ladder_is_read_and_its_lighter_targets_are_agents() {
+        let text = "[agents.draft.ladder]\nrungs = ['lighter', { rung = 'deferred', causes = ['budget'] }, 'default', 'notice']\n\
+            lighter = ['small/tiny/1', { target = 'agent:meta', context_tokens = 10 }]\ncontext_tokens = 4096\nslots = 2\n\
+            default = { text = 'none', list = [1, 2.5, true] }\nnotice = { ko = '잠시', en = 'Soon' }\n\
+            [features.batch]\n[features.batch.ladder]\nrungs = ['deferred']\n";
+        let settings = load(text).unwrap();
+        let ladder = &settings.ladders.agents["draft"];
+        let rungs: Vec<_> = ladder.rungs.iter().map(|rule| rule.rung.as_str()).collect();
+        assert_eq!(rungs, ["lighter", "deferred", "default", "notice"]);
+        assert_eq!(ladder.rungs[1].causes, Some(vec![Cause::Budget]));
+        let lighter: Vec<_> =
+            ladder.lighter.iter().map(|target| (target.agent.as_str(), target.context_tokens, target.effect)).collect();
+        assert_eq!(lighter, [("draft.lighter", Some(4_096), Effect::None), ("meta", Some(10), Effect::None)]);
+        assert_eq!(**ladder.default.as_ref().unwrap(), serde_json::json!({ "text": "none", "list": [1, 2.5, true] }));
+        let stand_in = settings.agent("draft.lighter").unwrap();
+        assert_eq!((stand_in.settings.provider.as_str(), stand_in.settings.slots), ("small", 2));
+        assert_eq!(stand_in.settings.model.as_deref(), Some("tiny/1"));
+        assert_eq!(stand_in.stands_in_for.as_ref().unwrap().as_str(), "draft");
+        assert_eq!(settings.ladders.features["batch"].rungs, [RungRule::of(Rung::Deferred)]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_file_line_and_key() {
+        for (text, wanted) in [
+            (
+                "rungs = []\nlighters = 'x'",
+                "agents.draft.ladder.lighters = \"x\": unknown key, did you mean `lighter`?",
+            ),
+            ("rungs = ['lighter']", "has \"lighter\", but no lighter target is set"),
+            ("rungs = ['default']", "has \"default\", but no default is set"),
+            ("rungs = ['notice', 'notice']", "agents.draft.ladder.rungs[1] = \"notice\": stands there twice"),
+            ("rungs = ['later']", "agents.draft.ladder.rungs[0] = \"later\": must be one of lighter, deferred,"),
+            ("rungs = [{ rung = 'lighter', causes = ['deadline'] }]", "cannot answer the cause deadline"),
+            ("rungs = ['lighter']\nlighter = 'smal/tiny'", "there is no such provider, did you mean `small`?"),
+            ("rungs = ['lighter']\nlighter = 'big/x'", "is a target of the agent already"),
+            ("rungs = ['lighter']\nlighter = 'agent:meda'", "there is no agent \"meda\"; did you mean \"meta\"?"),
+            ("rungs = ['lighter']\nlighter = 'agent:draft'", "leads back to where it began"),
+            ("rungs = ['notice']\nnotice = ''", "must be a text, or { ko = "),
+            ("rungs = ['default']\ndefault = 2020-01-01", "must be a value that JSON has"),
+        ] {
+            let found = load(&format!("[agents.draft.ladder]\n{text}")).unwrap_err();
+            assert!(found.contains(wanted) && found.starts_with("w.toml:"), "{text}: {found}");
+        }
+        let both = "[agents.draft.ladder]\nrungs = ['lighter']\nlighter = 'agent:meta'\n[agents.meta.ladder]\n\
+            rungs = ['lighter']\nlighter = 'agent:draft'\n";
+        let found = load(both).unwrap_err();
+        assert!(found.contains("draft -> meta -> draft"), "{found}");
+        let feature = "[features.chat]\n[features.chat.ladder]\nrungs = ['lighter']\nlighter = 'small/x'\n";
+        assert!(load(feature).unwrap_err().contains("is each agent's own"), "{feature}");
+    }
+}

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::{
     agent::Agent,
-    ladder::{ReadLadder, ReadLighter},
+    ladder::{ReadLadder, ReadLighter, read_feature_ladders},
+    node::Table,
     problem::Problem,
     provider::{Flavor, Kind, ReadProvider},
     report::Report,
@@ -29,10 +30,11 @@ const SUFFIX: &str = "lighter";
 /// The ladders of all agents and features; the agents that lighter targets are come to `agents`.
 pub(super) fn settle_ladders(
     agents: &mut Vec<Agent>,
-    features: Vec<(Name, ReadLadder)>,
+    root: &Table,
     providers: &BTreeMap<Name, ReadProvider>,
     report: &mut Report,
 ) -> Ladders {
+    let features = read_feature_ladders(root, report);
     let mut ladders = Ladders::default();
     let mut ways: BTreeMap<Name, Vec<Name>> = BTreeMap::new();
     let mut keys: HashMap<Name, ReadLighter> = HashMap::new();

@@ -27,7 +27,7 @@ use super::{
     guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
-    ladder::{named_in_ladders, read_feature_ladders},
+    ladder::named_in_ladders,
     layers::{merge, merge_environment, merge_flags},
     lighter::settle_ladders,
     node::{Layer, Node, Table, Value, key_path, parse_file},
@@ -185,15 +185,12 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         key.priority_max = key.priority_max.in_order(&compartments.classes.order);
     }
     reader.finish(&LATER);
-    let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
-    check_keys(&keys, &keys_place, &mut report.problems);
-    let defaults_place = root.get("defaults").map_or(Origin::Default, |node| node.origin.clone());
-    read_defaults(defaults, defaults_place, &mut report);
+    check_keys(&keys, &place_of(&root, "keys"), &mut report.problems);
+    read_defaults(defaults, place_of(&root, "defaults"), &mut report);
     let providers = read_providers(providers, defaults, sources.folder, &mut report);
     let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
     let mut agents = found.read_agents(agents, &mut report);
-    let of_features = read_feature_ladders(&root, &mut report);
-    let ladders = settle_ladders(&mut agents, of_features, &found.providers, &mut report);
+    let ladders = settle_ladders(&mut agents, &root, &found.providers, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
@@ -225,6 +222,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         warnings,
         explained: report.rows(),
     })
+}
+
+/// Where a table stands.
+fn place_of(root: &Table, key: &str) -> Origin {
+    root.get(key).map_or(Origin::Default, |node| node.origin.clone())
 }
 
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
