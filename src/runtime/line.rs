@@ -32,7 +32,7 @@ impl Drop for Standing<'_> {
 /// What a caller has who waited for a model.
 enum Waited {
     /// Everything.
-    Admitted(Admitted),
+    Admitted(Box<Admitted>),
     /// Not yet everything.
     Lacks(Refusal),
 }
@@ -48,7 +48,7 @@ impl AgentHandle {
                 let refusal = self.wait_for_model(context, (&model, allowed), refusal).await?;
                 allowed = allowed.saturating_sub(self.shared.now().since(began));
                 match refusal {
-                    Waited::Admitted(admitted) => return Ok(admitted),
+                    Waited::Admitted(admitted) => return Ok(*admitted),
                     Waited::Lacks(refusal) => refusal,
                 }
             }
@@ -76,7 +76,7 @@ impl AgentHandle {
             return Err(refusal);
         }
         match self.admit_any(context, &ParkedAt::default()) {
-            Ok(admitted) => Ok(Waited::Admitted(admitted)),
+            Ok(admitted) => Ok(Waited::Admitted(Box::new(admitted))),
             Err(refusal) => Ok(Waited::Lacks(refusal)),
         }
     }
