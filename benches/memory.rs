@@ -67,7 +67,7 @@ async fn calls_in_flight() {
     let runtime = builder.start().await.unwrap();
     let handle = runtime.agent("held").unwrap();
     for round in 1..=ROUNDS {
-        let before = resident_mib().unwrap();
+        let before = kit::resident_mib();
         let callers: Vec<JoinHandle<()>> = (0..CALLS)
             .map(|_| {
                 let handle = handle.clone();
@@ -90,13 +90,7 @@ async fn calls_in_flight() {
 
 /// Prints the resident set and gives it, in MiB.
 fn show(what: &str, before: f64) -> f64 {
-    let now = resident_mib().unwrap();
+    let now = kit::resident_mib();
     println!("{what:<36} {now:>7.1} MiB  (+{:.1})", now - before);
     now
-}
-
-fn resident_mib() -> Option<f64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some((pages * PAGE_BYTES) as f64 / (1024.0 * 1024.0))
 }

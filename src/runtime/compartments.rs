@@ -32,8 +32,8 @@ pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
     classes: ClassSettings,
-    /// What features have taken, by their place.
-    feature_gauges: Vec<Gauge>,
+    /// What features have taken, by their place; the count of each, where it has one of its own.
+    feature_gauges: Vec<(Option<CountId>, Gauge)>,
 }
 
 struct State {
@@ -175,7 +175,7 @@ impl CompartmentsBuilder {
                 labels(),
                 count.map_or(f64::INFINITY, |count| f64::from(pool.cap(count))),
             );
-            metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels())
+            (count, metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels()))
         };
         let feature_gauges = directory.features().map(gauge).collect();
         Compartments { state: Mutex::new(State { pool, directory }), classes, feature_gauges }
@@ -304,8 +304,8 @@ impl Compartments {
 
     /// The gauge of the feature whose own count this is.
     fn show_feature(&self, pool: &Pool<Waiter>, seat: Seat) {
-        if let Some(gauge) = self.feature_gauges.get(usize::from(seat.member.feature))
-            && pool.name(seat.count).starts_with("feature:")
+        if let Some((count, gauge)) = self.feature_gauges.get(usize::from(seat.member.feature))
+            && *count == Some(seat.count)
         {
             gauge.set(f64::from(pool.in_flight(seat.count)));
         }

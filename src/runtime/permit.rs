@@ -73,20 +73,16 @@ struct Shown {
 impl Shown {
     fn of(seats: &Seats, agent: &Arc<AgentCore>) -> Self {
         let shown = Self { agent: Arc::clone(agent), shared: Arc::clone(seats.shared()), taken: seats.taken() };
-        shown.show_in_flight();
+        // Up and down by one, so that nothing is asked of the lock that every call takes.
+        agent.metrics.in_flight.increment(1.0);
         shown
-    }
-
-    fn show_in_flight(&self) {
-        let in_flight = self.shared.compartments.in_flight(self.agent.common.count);
-        self.agent.metrics.in_flight.set(f64::from(in_flight));
     }
 }
 
 impl Drop for Shown {
     fn drop(&mut self) {
         let agent = &self.agent;
-        self.show_in_flight();
+        agent.metrics.in_flight.decrement(1.0);
         let held_ms = u64::try_from(self.shared.now().since(self.taken).as_millis()).unwrap_or(u64::MAX);
         let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
         agent.metrics.slot_seconds.absolute(total_ms / 1_000);
