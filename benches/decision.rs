@@ -152,20 +152,21 @@ const TENANTS_ACTIVE: usize = 1_000;
 /// The same with everything on: five counts, a line configured, token budgets, a hundred thousand known tenants of whom a thousand call in
 /// turn. What these tenants take in memory is printed.
 fn compartments(criterion: &mut Criterion, tokio: &tokio::runtime::Runtime) {
-    let resident = kit::resident_mib();
+    let resident = || kit::resident_mib().unwrap_or_default();
+    let before = resident();
     let settings = everything();
-    let settings_kept = kit::resident_mib() - resident;
+    let settings_kept = resident() - before;
     let builder = kit::builder().compartments(settings).agent(kit::agent("good", kit::PLENTY), Arc::new(kit::Nothing));
-    let before = kit::resident_mib();
+    let before = resident();
     let runtime = tokio.block_on(builder.start()).unwrap();
-    let known = kit::resident_mib() - before;
+    let known = resident() - before;
     let handle = runtime.agent("good").unwrap();
     let contexts: Vec<CallContext> = (0..TENANTS_ACTIVE).map(|tenant| context_of(tenant * 97)).collect();
-    let before = kit::resident_mib();
+    let before = resident();
     for context in &contexts {
         handle.admit_and_release(context).unwrap();
     }
-    let active = kit::resident_mib() - before;
+    let active = resident() - before;
     println!(
         "{TENANTS_KNOWN} known tenants: {settings_kept:.1} MiB as settings, {known:.1} MiB in the runtime; {TENANTS_ACTIVE} active ones \
          {active:.2} MiB more\n"

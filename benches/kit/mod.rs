@@ -41,11 +41,11 @@ pub fn cpu_time() -> Duration {
 /// A page of memory, as this kernel has it.
 const PAGE_BYTES: u64 = 4_096;
 
-/// The resident set of this process in MiB; 0 where the kernel does not say.
-pub fn resident_mib() -> f64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
-    (pages * PAGE_BYTES) as f64 / (1024.0 * 1024.0)
+/// The resident set of this process in MiB; `None` where the kernel does not say.
+pub fn resident_mib() -> Option<f64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some((pages * PAGE_BYTES) as f64 / (1024.0 * 1024.0))
 }
 
 /// CPU and wall time of work.
