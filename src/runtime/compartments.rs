@@ -368,9 +368,7 @@ fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part) -> Needs {
     let own = Member { agent: NO_MEMBER, feature: place.feature, class };
     let mut needs = target;
     needs.push(Seat { count: agent.common.count, member: own });
-    for seat in place.needs.iter() {
-        needs.push(seat);
-    }
+    place.needs.iter().for_each(|seat| needs.push(seat));
     needs
 }
 
