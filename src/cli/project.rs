@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{args::ProjectArgs, exit::Stop};
+use super::{args::ProjectArgs, deferral::check_steps, exit::Stop};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
@@ -92,6 +92,7 @@ impl Project {
         let all = self.settings(Wanted::All)?;
         let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
         let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
+        check_steps(&shown, &workflow, &all)?;
         let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
         Ok((workflow, self.settings(Wanted::Named(named))?))
     }
@@ -106,6 +107,7 @@ impl Project {
             let shown = path.display().to_string();
             let bytes = read_limited(&path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
             let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
+            check_steps(&shown, &workflow, &all)?;
             if workflows.iter().any(|other| other.name() == workflow.name()) {
                 return Err(Stop::Usage(format!("{shown}: there is another workflow named {}", workflow.name())));
             }

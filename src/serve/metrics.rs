@@ -23,13 +23,16 @@ use crate::{
 /// How often what histograms collected is folded in.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 /// Refusals of our own: their series are there from the start.
-const REFUSALS: [ErrorCode; 6] = [
+const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::AgentCircuitOpen,
     ErrorCode::AgentBulkheadFull,
     ErrorCode::QuotaSpent,
     ErrorCode::DeadlineExceeded,
     ErrorCode::AgentRestarted,
     ErrorCode::ShuttingDown,
+    ErrorCode::RateLimited,
+    ErrorCode::CallVolumeExceeded,
+    ErrorCode::LoadShed,
 ];
 
 /// Installs the recorder of this process and describes every metric. Before the runtime is started: it registers its series then.
@@ -53,6 +56,7 @@ pub fn install() -> Result<MetricsPage, BuildError> {
 
 /// Series that rules name exist before anything happened.
 pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>) {
+    metric::count(metric::CALLERS_SHUT, Vec::new(), 0);
     for agent in agents {
         for code in REFUSALS {
             let labels = vec![
