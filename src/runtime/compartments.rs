@@ -119,9 +119,7 @@ impl Drop for Seats {
         }
         let now = self.shared.now();
         self.shared.compartments.give_back(&self.shared, &self.needs, (self.taken, now), self.unused);
-        if let Some(agent) = &self.shown {
-            agent.show_given_back(now.since(self.taken));
-        }
+        self.shown.iter().for_each(|agent| agent.show_given_back(now.since(self.taken)));
     }
 }
 
