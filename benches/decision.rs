@@ -22,7 +22,9 @@ use watertight::{
             state::{Outcome, Pass, PassKind},
             window::Source,
         },
+        bulkhead::KeptFrom,
         chance::Chance,
+        compartment::settings::{CompartmentSettings, FeatureSettings, KeptShare, Rates, TenantSettings, TierSettings},
         verdict::{Keyed, Verdict, judge},
     },
     runtime::{
@@ -41,6 +43,7 @@ fn main() {
     let good = runtime.agent("good").unwrap();
     decisions(&mut criterion, &good);
     refusals(&mut criterion, &runtime);
+    compartments(&mut criterion, &tokio);
     peers(&mut criterion);
     criterion.final_summary();
     tokio.block_on(runtime.stop(Duration::ZERO));
@@ -140,6 +143,103 @@ fn decisions(criterion: &mut Criterion, handle: &AgentHandle) {
         }
     });
     group.finish();
+}
+
+/// Tenants that are known, and those of them that call.
+const TENANTS_KNOWN: usize = 100_000;
+const TENANTS_ACTIVE: usize = 1_000;
+
+/// The same with everything on: five counts, a line configured, token budgets, a hundred thousand known tenants of whom a thousand call in
+/// turn. What these tenants take in memory is printed.
+fn compartments(criterion: &mut Criterion, tokio: &tokio::runtime::Runtime) {
+    let resident = || kit::resident_mib().unwrap_or_default();
+    let before = resident();
+    let settings = everything();
+    let settings_kept = resident() - before;
+    let builder = kit::builder().compartments(settings).agent(kit::agent("good", kit::PLENTY), Arc::new(kit::Nothing));
+    let before = resident();
+    let runtime = tokio.block_on(builder.start()).unwrap();
+    let known = resident() - before;
+    let handle = runtime.agent("good").unwrap();
+    let contexts: Vec<CallContext> = (0..TENANTS_ACTIVE).map(|tenant| context_of(tenant * 97)).collect();
+    let before = resident();
+    for context in &contexts {
+        handle.admit_and_release(context).unwrap();
+    }
+    let active = resident() - before;
+    println!(
+        "{TENANTS_KNOWN} known tenants: {settings_kept:.1} MiB as settings, {known:.1} MiB in the runtime; {TENANTS_ACTIVE} active ones \
+         {active:.2} MiB more\n"
+    );
+    let books = Mutex::new(Books::new());
+    let decide = |from: usize, iterations: u64| {
+        for context in contexts.iter().cycle().skip(from).take(usize::try_from(iterations).unwrap()) {
+            handle.admit_and_release(black_box(context)).unwrap();
+            books.lock().unwrap().record(black_box(&Ending::Success));
+        }
+    };
+    let mut group = criterion.benchmark_group("decision");
+    kit::row(&mut group, "everything_on/1_thread", 1, |iterations| decide(0, iterations));
+    kit::row(&mut group, "everything_on/2_threads_on_one_agent", 2, |iterations| {
+        thread::scope(|scope| {
+            scope.spawn(|| decide(0, iterations));
+            scope.spawn(|| decide(TENANTS_ACTIVE / 2, iterations));
+        });
+    });
+    let stranger = CallContext { tenant: Some("nobody".to_owned()), ..context_of(0) };
+    kit::row(&mut group, "everything_on/unknown_tenant_refused", 1, |iterations| {
+        for _ in 0..iterations {
+            black_box(handle.admit_and_release(black_box(&stranger)).unwrap_err());
+        }
+    });
+    group.finish();
+    tokio.block_on(runtime.stop(Duration::ZERO));
+}
+
+fn tenant(number: usize) -> String {
+    format!("tenant-{number:06}")
+}
+
+fn context_of(number: usize) -> CallContext {
+    CallContext {
+        tenant: Some(tenant(number)),
+        feature: Some("chat".to_owned()),
+        priority: Some("interactive".to_owned()),
+        ..CallContext::default()
+    }
+}
+
+/// Two features and three tiers, each with slots, a line and a token budget; classes with reserved shares; every tenant known by name.
+fn everything() -> CompartmentSettings {
+    let rates = Rates { tokens_per_minute: Some(u64::MAX / 4), ..Rates::default() };
+    let feature = |name: &str, ratio| FeatureSettings {
+        slots: Some(kit::PLENTY),
+        rates,
+        max_wait: Duration::from_secs(5),
+        ratio: Some(ratio),
+        guaranteed: vec![(kit::name("local"), kit::PLENTY / 4)],
+        ..FeatureSettings::new(kit::name(name))
+    };
+    let tiers = ["enterprise", "pro", "free"];
+    let tier = |name: &&str| TierSettings {
+        slots: Some(30),
+        rates,
+        max_wait: Duration::from_secs(8),
+        ..TierSettings::new(kit::name(name))
+    };
+    let known = |number: usize| TenantSettings {
+        name: kit::name(&tenant(number)),
+        tier: kit::name(tiers[number % tiers.len()]),
+    };
+    let mut settings = CompartmentSettings {
+        features: vec![feature("chat", 0.4), feature("batch", 0.15)],
+        tiers: tiers.iter().map(tier).collect(),
+        tenants: (0..TENANTS_KNOWN).map(known).collect(),
+        ..CompartmentSettings::default()
+    };
+    settings.classes.kept[1].share = 0.3;
+    settings.classes.kept[3] = KeptShare { share: 0.05, kept_from: KeptFrom::All };
+    settings
 }
 
 fn refusals(criterion: &mut Criterion, runtime: &Runtime) {

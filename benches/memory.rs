@@ -20,8 +20,6 @@ const AGENTS_FEW: usize = 5;
 const AGENTS_MANY: usize = 1_000;
 const CALLS: u32 = 10_000;
 const ROUNDS: usize = 5;
-/// What the kernel counts in.
-const PAGE_BYTES: u64 = 4_096;
 
 /// An agent that answers when it is told to.
 struct Held(Arc<Notify>);
@@ -36,7 +34,7 @@ impl Backend for Held {
 }
 
 fn main() {
-    let Some(start) = resident_mib() else {
+    let Some(start) = kit::resident_mib() else {
         println!("no /proc/self/statm here: nothing measured");
         return;
     };
@@ -67,7 +65,7 @@ async fn calls_in_flight() {
     let runtime = builder.start().await.unwrap();
     let handle = runtime.agent("held").unwrap();
     for round in 1..=ROUNDS {
-        let before = resident_mib().unwrap();
+        let before = kit::resident_mib().unwrap();
         let callers: Vec<JoinHandle<()>> = (0..CALLS)
             .map(|_| {
                 let handle = handle.clone();
@@ -90,13 +88,7 @@ async fn calls_in_flight() {
 
 /// Prints the resident set and gives it, in MiB.
 fn show(what: &str, before: f64) -> f64 {
-    let now = resident_mib().unwrap();
+    let now = kit::resident_mib().unwrap();
     println!("{what:<36} {now:>7.1} MiB  (+{:.1})", now - before);
     now
-}
-
-fn resident_mib() -> Option<f64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
-    Some((pages * PAGE_BYTES) as f64 / (1024.0 * 1024.0))
 }

@@ -38,6 +38,16 @@ pub fn cpu_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
 }
 
+/// A page of memory, as this kernel has it.
+const PAGE_BYTES: u64 = 4_096;
+
+/// The resident set of this process in MiB; `None` where the kernel does not say.
+pub fn resident_mib() -> Option<f64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some((pages * PAGE_BYTES) as f64 / (1024.0 * 1024.0))
+}
+
 /// CPU and wall time of work.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Meter {

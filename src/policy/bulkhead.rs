@@ -104,7 +104,8 @@ pub struct Bulkhead {
     features: Shares,
     classes: Classes,
     started_sum: u128,
-    hold_mean: Option<Duration>,
+    /// In seconds.
+    hold_mean: Option<f64>,
     refused: u64,
 }
 
@@ -275,9 +276,8 @@ impl Bulkhead {
         self.in_flight = self.in_flight.saturating_sub(1);
         self.started_sum = self.started_sum.saturating_sub(u128::from(taken.nanoseconds()));
         let held = now.since(taken).as_secs_f64();
-        let mean =
-            self.hold_mean.map_or(held, |mean| mean.as_secs_f64() * (1.0 - MEAN_HOLD_WEIGHT) + held * MEAN_HOLD_WEIGHT);
-        self.hold_mean = Some(Duration::from_secs_f64(mean));
+        let mean = self.hold_mean.map_or(held, |mean| mean * (1.0 - MEAN_HOLD_WEIGHT) + held * MEAN_HOLD_WEIGHT);
+        self.hold_mean = Some(mean);
         self.agents.gave_back(member.agent);
         self.features.gave_back(member.feature);
         self.classes.gave_back(member.class);
@@ -313,7 +313,7 @@ impl Bulkhead {
         // Whole numbers to the end: where moments are Unix times, a float could not tell two of them apart.
         let age_sum = (u128::from(now.nanoseconds()) * u128::from(self.in_flight)).saturating_sub(self.started_sum);
         let age_mean = age_sum as f64 / count / 1e9;
-        let hold_mean = self.hold_mean.map_or(age_mean * 2.0, |mean| mean.as_secs_f64());
+        let hold_mean = self.hold_mean.unwrap_or(age_mean * 2.0);
         let estimate = (hold_mean - age_mean).max(hold_mean / count);
         Duration::from_secs_f64(estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread)
     }

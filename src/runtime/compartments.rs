@@ -42,8 +42,8 @@ pub(crate) struct Compartments {
 pub(crate) struct State {
     pub(super) pool: Pool<Waiter>,
     pub(super) directory: Directory,
-    /// What features have taken, by their place.
-    pub(super) feature_gauges: Vec<Gauge>,
+    /// What features have taken, by their place; the count of each, where it has one of its own.
+    pub(super) feature_gauges: Vec<(Option<CountId>, Gauge)>,
 }
 
 /// Who waits in the line.
@@ -70,6 +70,8 @@ pub(crate) struct Seats {
     taken: Timestamp,
     /// The call that they were taken for has not begun: nothing is learnt from how long they were held.
     unused: bool,
+    /// The agent whose slot is among them, where metrics show it.
+    shown: Option<Arc<AgentCore>>,
 }
 
 /// Why a caller got no slot.
@@ -115,9 +117,12 @@ impl std::fmt::Debug for Seats {
 
 impl Drop for Seats {
     fn drop(&mut self) {
-        if !self.needs.is_empty() {
-            self.shared.compartments.give_back(&self.shared, &self.needs, self.taken, self.unused);
+        if self.needs.is_empty() {
+            return;
         }
+        let now = self.shared.now();
+        self.shared.compartments.give_back(&self.shared, &self.needs, (self.taken, now), self.unused);
+        self.shown.iter().for_each(|agent| agent.show_given_back(now.since(self.taken)));
     }
 }
 
@@ -134,17 +139,20 @@ impl Seats {
         let of_call = Needs::of(self.needs.iter().filter(|seat| !is_of_target(seat)));
         // What is left here is nothing, so the drop of this value gives nothing back.
         self.needs = Needs::default();
-        let part = |needs| Self { shared: Arc::clone(&self.shared), needs, taken: self.taken, unused: self.unused };
+        let part = |needs| Self {
+            shared: Arc::clone(&self.shared),
+            needs,
+            taken: self.taken,
+            unused: self.unused,
+            shown: None,
+        };
         (part(of_target), part(of_call))
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.shared
-    }
-
-    /// When they were taken.
-    pub(crate) fn taken(&self) -> Timestamp {
-        self.taken
+    /// From now on metrics show the agent's slot among them as taken, until it is given back.
+    pub(crate) fn show(&mut self, agent: &Arc<AgentCore>) {
+        agent.show_taken();
+        self.shown = Some(Arc::clone(agent));
     }
 }
 
@@ -224,7 +232,7 @@ impl Compartments {
                     show_feature(&state, seat);
                 }
                 drop(state);
-                Ok(Seats { shared: Arc::clone(shared), needs, taken: now, unused: true })
+                Ok(Seats { shared: Arc::clone(shared), needs, taken: now, unused: true, shown: None })
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
@@ -297,8 +305,7 @@ impl Compartments {
         lock(&self.state).pool.cap(count)
     }
 
-    fn give_back(&self, shared: &Arc<Shared>, needs: &Needs, taken: Timestamp, unused: bool) {
-        let now = shared.now();
+    fn give_back(&self, shared: &Arc<Shared>, needs: &Needs, (taken, now): (Timestamp, Timestamp), unused: bool) {
         let mut state = lock(&self.state);
         let pool = &mut state.pool;
         let granted = if unused { pool.undo(needs, taken, now) } else { pool.give_back(needs, taken, now) };
@@ -321,8 +328,8 @@ impl Compartments {
 
 /// Shows the feature whose own count this is.
 fn show_feature(state: &State, seat: Seat) {
-    if let Some(gauge) = state.feature_gauges.get(usize::from(seat.member.feature))
-        && state.pool.name(seat.count).starts_with("feature:")
+    if let Some((count, gauge)) = state.feature_gauges.get(usize::from(seat.member.feature))
+        && *count == Some(seat.count)
     {
         gauge.set(f64::from(state.pool.in_flight(seat.count)));
     }
@@ -369,7 +376,10 @@ fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part) -> Needs {
         return target;
     }
     let own = Member { agent: NO_MEMBER, feature: place.feature, class };
-    target.and(Needs::of([Seat { count: agent.common.count, member: own }])).and(place.needs)
+    let mut needs = target;
+    needs.push(Seat { count: agent.common.count, member: own });
+    place.needs.iter().for_each(|seat| needs.push(seat));
+    needs
 }
 
 fn target_needs(agent: &AgentCore, feature: u16, class: u16) -> Needs {
@@ -383,7 +393,8 @@ pub(crate) fn is_of_target(agent: &AgentCore) -> Needs {
 }
 
 fn served(shared: &Arc<Shared>, granted: &Granted<Waiter>) -> Served {
-    let seats = Seats { shared: Arc::clone(shared), needs: granted.needs, taken: granted.taken, unused: true };
+    let seats =
+        Seats { shared: Arc::clone(shared), needs: granted.needs, taken: granted.taken, unused: true, shown: None };
     Served { way: granted.way, seats }
 }
 

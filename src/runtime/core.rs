@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -142,6 +143,19 @@ impl AgentCore {
     /// Whether it stands for its agent.
     pub(crate) fn is_first(&self) -> bool {
         self.first == self.index
+    }
+
+    /// One of its slots is taken. Metrics count up and down, so that nothing is asked of the lock that every call takes.
+    pub(crate) fn show_taken(&self) {
+        self.metrics.in_flight.increment(1.0);
+    }
+
+    /// One of its slots is given back, after so long.
+    pub(crate) fn show_given_back(&self, held: Duration) {
+        self.metrics.in_flight.decrement(1.0);
+        let held_ms = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
+        let total_ms = self.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+        self.metrics.slot_seconds.absolute(total_ms / 1_000);
     }
 
     /// The breakers in front of it, from the outside in.

@@ -1,7 +1,7 @@
 //! The permit: the one value that an admitted call holds. Dropping it anywhere, for whatever reason, gives back exactly what was
 //! taken, exactly once; the supervisor settles it instead when it has judged the outcome.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::Arc;
 
 use super::{
     compartments::Seats,
@@ -24,23 +24,20 @@ pub(crate) struct Lease {
     seats: Seats,
     /// Where the call may move on to another target: what moves with it.
     call_slot: Option<Arc<CallSlot>>,
-    /// Where it may not: what shows that the agent's slot is given back. Dropped after the slots.
-    #[allow(dead_code, reason = "held for its drop, which shows it")]
-    shown: Option<Shown>,
 }
 
 impl Lease {
     /// All slots of a call that has one target only.
     pub(crate) fn of_all(agent: &Arc<AgentCore>, mut seats: Seats) -> Self {
         seats.begin();
-        let shown = Some(Shown::of(&seats, agent));
-        Self { seats, call_slot: None, shown }
+        seats.show(agent);
+        Self { seats, call_slot: None }
     }
 
     /// A target's slots, where `call_slot` answers for those of the call.
     pub(crate) fn with_call_slot(mut seats: Seats, call_slot: Arc<CallSlot>) -> Self {
         seats.begin();
-        Self { seats, call_slot: Some(call_slot), shown: None }
+        Self { seats, call_slot: Some(call_slot) }
     }
 
     /// The slots that move on with the call.
@@ -54,45 +51,13 @@ impl Lease {
 pub(crate) struct CallSlot {
     #[allow(dead_code, reason = "held for its drop, which gives back")]
     seats: Seats,
-    #[allow(dead_code, reason = "held for its drop, which shows it")]
-    shown: Shown,
 }
 
 impl CallSlot {
     pub(crate) fn of(agent: &Arc<AgentCore>, mut seats: Seats) -> Arc<Self> {
         seats.begin();
-        let shown = Shown::of(&seats, agent);
-        Arc::new(Self { seats, shown })
-    }
-}
-
-/// What metrics show of an agent's slot: taken now, and for how long once it is given back.
-struct Shown {
-    agent: Arc<AgentCore>,
-    shared: Arc<Shared>,
-    taken: Timestamp,
-}
-
-impl Shown {
-    fn of(seats: &Seats, agent: &Arc<AgentCore>) -> Self {
-        let shown = Self { agent: Arc::clone(agent), shared: Arc::clone(seats.shared()), taken: seats.taken() };
-        shown.show_in_flight();
-        shown
-    }
-
-    fn show_in_flight(&self) {
-        let in_flight = self.shared.compartments.in_flight(self.agent.common.count);
-        self.agent.metrics.in_flight.set(f64::from(in_flight));
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        let agent = &self.agent;
-        self.show_in_flight();
-        let held_ms = u64::try_from(self.shared.now().since(self.taken).as_millis()).unwrap_or(u64::MAX);
-        let total_ms = agent.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
-        agent.metrics.slot_seconds.absolute(total_ms / 1_000);
+        seats.show(agent);
+        Arc::new(Self { seats })
     }
 }
 

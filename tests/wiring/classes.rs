@@ -138,21 +138,22 @@ async fn b53_a_saturating_high_class_leaves_the_low_one_its_minimum() {
 
 #[tokio::test(start_paused = true)]
 async fn who_waited_in_vain_is_told_how_things_are_then() {
-    let (runtime, _) = ten_slots(s(54)).await;
+    let (runtime, _) = ten_slots(s(4)).await;
     let draft = runtime.agent("draft").unwrap();
-    // It is known that calls take a minute.
-    assert_eq!(call_as(draft.clone(), "batch").await.1, "OK");
+    // It is known that calls take five seconds.
+    assert_eq!(call_as(draft.clone(), "interactive").await.1, "OK");
     pass(ms(10)).await;
-    let mut low = JoinSet::new();
-    for _ in 0..7 {
-        low.spawn(call_as(draft.clone(), "batch"));
+    let mut calls = JoinSet::new();
+    for _ in 0..9 {
+        calls.spawn(call_as(draft.clone(), "interactive"));
     }
     pass(ms(10)).await;
-    // All seven end after a minute; this one gives up after 54 s. When it came, the longest wait there is would have been said.
-    let context = CallContext { priority: Some("batch".to_owned()), ..CallContext::default() };
+    // All nine end after five seconds; this one gives up after four. When it came, five were left of them.
+    let context = CallContext { priority: Some("interactive".to_owned()), ..CallContext::default() };
+    let began = Instant::now();
     let refused = draft.call(CallRequest { context, ..CallRequest::of(Value::Null) }).await;
-    assert_eq!(code(&refused), "AGENT_BULKHEAD_FULL");
+    assert_eq!((code(&refused), began.elapsed()), ("AGENT_BULKHEAD_FULL".to_owned(), s(4)));
     let retry_after = refused.unwrap_err().envelope.retry_after.unwrap();
-    assert!((5.9..7.6).contains(&retry_after), "{retry_after}");
-    drop(low);
+    assert!((1.0..1.3).contains(&retry_after), "{retry_after}");
+    drop(calls);
 }

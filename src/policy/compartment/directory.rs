@@ -147,7 +147,7 @@ impl Directory {
         let mut needs = Needs::of(own.map(seat));
         if !self.tiers.is_empty() {
             let (tenant, cell, tier_wait) = self.tenant(pool, tenant, feature)?;
-            needs = needs.and(Needs::of(tenant.into_iter().chain(cell).map(seat)));
+            tenant.into_iter().chain(cell).for_each(|count| needs.push(seat(count)));
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
         }
         let max_wait = waits.unwrap_or(Duration::ZERO);

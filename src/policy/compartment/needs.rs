@@ -1,6 +1,6 @@
 //! What one call needs: a slot in each of several counts. It decides nothing.
 
-use crate::policy::bulkhead::Member;
+use crate::policy::bulkhead::{Member, NO_MEMBER};
 
 /// The most counts that one call needs a slot of: agent, provider, feature, tenant, cell.
 pub const SEATS_MAX: usize = 5;
@@ -18,35 +18,49 @@ pub struct Seat {
     pub member: Member,
 }
 
+/// Nobody has a slot of it.
+const NO_SEAT: Seat =
+    Seat { count: CountId(u32::MAX), member: Member { agent: NO_MEMBER, feature: NO_MEMBER, class: NO_MEMBER } };
+
 /// Everything that one call needs, in the fixed order in which it is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    seats: [Option<Seat>; SEATS_MAX],
+    /// The first `length` of them; the others are [`NO_SEAT`].
+    seats: [Seat; SEATS_MAX],
+    length: u32,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self { seats: [NO_SEAT; SEATS_MAX], length: 0 }
+    }
 }
 
 impl Needs {
     /// A call that needs these; those beyond [`SEATS_MAX`] are left out.
     pub fn of(seats: impl IntoIterator<Item = Seat>) -> Self {
         let mut needs = Self::default();
-        for (place, seat) in needs.seats.iter_mut().zip(seats) {
-            *place = Some(seat);
+        for seat in seats {
+            needs.push(seat);
         }
         needs
     }
 
-    /// The same and what `other` needs.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self::of(self.iter().chain(other.iter()))
+    /// Needs this too, after the others; nothing where there are [`SEATS_MAX`] already.
+    pub fn push(&mut self, seat: Seat) {
+        if let Some(place) = self.seats.get_mut(self.length as usize) {
+            *place = seat;
+            self.length += 1;
+        }
     }
 
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = Seat> + '_ {
-        self.seats.iter().flatten().copied()
+        self.seats.iter().take(self.length as usize).copied()
     }
 
     /// Whether nothing is needed.
     pub fn is_empty(&self) -> bool {
-        self.seats.iter().all(Option::is_none)
+        self.length == 0
     }
 }
