@@ -13,7 +13,8 @@ use crate::{
     settings::{
         folder::{AgentFolder, ConfigFile, read_agent_folders, read_config_file, read_named_file},
         layers::ENVIRONMENT_PREFIX,
-        load::{Settings, Sources, Wanted, load},
+        load::{Settings, Sources, Wanted, agent_names, load},
+        problem::SettingsError,
     },
     workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
 };
@@ -68,8 +69,28 @@ impl Project {
 
     /// Checks the settings, with all agents that are there or only those wanted.
     pub(super) fn settings(&self, wanted: Wanted) -> Result<Settings, Stop> {
+        self.read_sources(wanted, load)
+    }
+
+    /// The names of all agents that are there. Built-in ones need not fit this project's providers to be among them.
+    pub(super) fn agent_names(&self) -> Result<BTreeSet<Name>, Stop> {
+        self.read_sources(Wanted::Named(Vec::new()), agent_names)
+    }
+
+    /// Checks the settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none.
+    pub(super) fn own_settings(&self, more: impl IntoIterator<Item = Name>) -> Result<Settings, Stop> {
+        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
+        let settings = self.settings(Wanted::Named(own.chain(more).collect()))?;
+        if settings.agents.is_empty() { self.settings(Wanted::All) } else { Ok(settings) }
+    }
+
+    fn read_sources<T>(
+        &self,
+        wanted: Wanted,
+        read: impl FnOnce(&Sources<'_>) -> Result<T, SettingsError>,
+    ) -> Result<T, Stop> {
         let base = self.config.as_ref().and_then(|config| Path::new(&config.path).parent()).unwrap_or(&self.folder);
-        load(&Sources {
+        read(&Sources {
             config: self.config.as_ref(),
             folder: base,
             agent_folders: &self.agent_folders,
@@ -89,9 +110,9 @@ impl Project {
         let bytes = read_limited(&path).map_err(|error| {
             Stop::Usage(format!("{shown}: {error}; a project needs a workflow (`watertight init` writes one)"))
         })?;
-        let all = self.settings(Wanted::All)?;
-        let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
-        let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
+        // What is wrong with the configuration is said before what is wrong with the workflow.
+        self.own_settings([])?;
+        let workflow = check::load(&shown, &bytes, &self.agent_names()?).map_err(Stop::usage)?;
         let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
         Ok((workflow, self.settings(Wanted::Named(named))?))
     }
@@ -99,8 +120,8 @@ impl Project {
     /// All workflows of the project (`workflow.toml` and `workflows/*.toml`), and the settings of the agents that they name, that are
     /// configured, or that have a folder in the project; of all agents if that is none.
     pub(super) fn workflows_and_settings(&self) -> Result<(Vec<Workflow>, Settings), Stop> {
-        let all = self.settings(Wanted::All)?;
-        let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
+        self.own_settings([])?;
+        let known = self.agent_names()?;
         let mut workflows: Vec<Workflow> = Vec::new();
         for path in self.workflow_paths()? {
             let shown = path.display().to_string();
@@ -112,10 +133,9 @@ impl Project {
             workflows.push(workflow);
         }
         let steps = workflows.iter().flat_map(|workflow| workflow.steps().iter().map(|step| step.agent().clone()));
-        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
-        let named: Vec<Name> = steps.chain(own).collect();
-        let settings = self.settings(Wanted::Named(named))?;
-        if settings.agents.is_empty() { Ok((workflows, all)) } else { Ok((workflows, settings)) }
+        let named: Vec<Name> = steps.collect();
+        let settings = self.own_settings(named)?;
+        Ok((workflows, settings))
     }
 
     fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {

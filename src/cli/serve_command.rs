@@ -95,7 +95,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     });
     let entrance = Entrance::find(&home, settings.serve.listen).await?;
     let (address, routes) = (entrance.address, router(state.clone(), gateway));
-    let listening = listen(entrance.listener, routes, listener_settings(&settings.serve)).map_err(Stop::usage)?;
+    let listening = listen(entrance.listener, routes, listener_settings(&settings.serve, settings.run.language))
+        .map_err(Stop::usage)?;
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
     serve_until(starting, listening, entrance.farewell, (home, entrance.copy)).await?;
     if let Some(log) = log {
@@ -239,7 +240,11 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }
-    metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
+    let with_targets = settings.agents.iter().filter(|agent| !agent.targets.is_empty());
+    metrics::begin_with_zero(
+        settings.agents.iter().map(|agent| &agent.settings.name),
+        with_targets.map(|agent| &agent.settings.name),
+    );
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());

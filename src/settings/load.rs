@@ -198,6 +198,13 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     })
 }
 
+/// The names of all agents that there are, configured or with a folder. Whether any of them can be one is not looked at.
+pub fn agent_names(sources: &Sources<'_>) -> Result<BTreeSet<Name>, SettingsError> {
+    let root = lay_over(sources, &mut Report::default())?;
+    let agents = root.get("agents").and_then(Node::as_table);
+    Ok(agents.into_iter().flat_map(Table::keys).filter_map(|name| Name::try_new(name).ok()).collect())
+}
+
 /// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
 fn lay_over(sources: &Sources<'_>, report: &mut Report) -> Result<Table, SettingsError> {
     let known = sources.agent_folders.iter().map(|folder| (folder.name.as_str().to_owned(), unwritten(Table::new())));
