@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use watertight::{
     model::facts::{Ending, QuotaReset, TimeoutKind},
     policy::{
-        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, WindowKind},
+        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, WindowKind},
         verdict::{Keyed, Verdict, judge},
     },
 };
@@ -220,6 +220,7 @@ fn defaults() -> BTreeMap<&'static str, String> {
         half_open_by,
         early_verdict,
         mode,
+        probe,
     } = BreakerSettings::default();
     let provider = BreakerSettings::provider_default();
     let (window_key, window) = match window {
@@ -244,6 +245,11 @@ fn defaults() -> BTreeMap<&'static str, String> {
         Mode::Disabled => "disabled",
         Mode::MetricsOnly => "metrics_only",
     };
+    let probe = match probe {
+        Probe::Off => "off",
+        Probe::Health => "health",
+        Probe::Request => "request",
+    };
     BTreeMap::from([
         (window_key, window),
         ("calls_min", calls_min.to_string()),
@@ -265,6 +271,7 @@ fn defaults() -> BTreeMap<&'static str, String> {
         ("half_open_by", half_open_by.to_owned()),
         ("early_verdict", early_verdict.to_string()),
         ("mode", mode.to_owned()),
+        ("probe", probe.to_owned()),
     ])
 }
 

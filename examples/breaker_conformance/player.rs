@@ -8,7 +8,9 @@ use watertight::{
     policy::{
         breaker::{
             machine::Breaker,
-            settings::{BreakerSettings, DURATION_MAX, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Scope, WindowKind},
+            settings::{
+                BreakerSettings, DURATION_MAX, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, Scope, WindowKind,
+            },
             state::{Effect, Outcome, Pass, Reason, Snapshot, StateName, Transition},
             window::Source,
         },
@@ -298,6 +300,8 @@ fn settings_of(config: &Config) -> BreakerSettings {
         },
         half_open_by: if config.auto_half_open { HalfOpenBy::Timer } else { HalfOpenBy::FirstCall },
         early_verdict: false,
+        // Vectors make every trial themselves.
+        probe: Probe::Off,
         mode: match config.initial_state {
             State::Closed | State::Open | State::HalfOpen => Mode::Auto,
             State::ForcedOpen => Mode::ForcedOpen,

@@ -133,7 +133,7 @@ pub(super) fn builder(
     around: Around<'_>,
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
-    let mut builder: RuntimeBuilder = Runtime::builder();
+    let mut builder: RuntimeBuilder = Runtime::builder().compartments(settings.compartments.clone());
     if let Some(call_log) = call_log {
         builder = builder.call_log(call_log);
     }

@@ -12,9 +12,10 @@ use super::{
     builder::StartError,
     compartments::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
-    ports::Backend,
+    ports::{Backend, ColdStart},
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    warming::{Models, cold_start},
 };
 use crate::{
     model::name::Name,
@@ -63,7 +64,8 @@ pub(crate) fn make_providers(
     for settings in settings {
         let name = &settings.name;
         let members = members_of(name, targets);
-        let longest = members.iter().map(|agent| attempt_bound(agent)).max().unwrap_or_default();
+        let here = targets.iter().filter(|target| target.settings.provider == *name);
+        let longest = here.map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
         let breaker = with_trial_bound(&settings.breaker, longest);
         let guard = match members.len() {
             // A lone agent's target stands for its provider.
@@ -139,9 +141,13 @@ fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> 
     Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
 }
 
-/// How long one attempt of the agent can take.
-fn attempt_bound(agent: &AgentSettings) -> Duration {
-    agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call))
+/// How long one attempt of the agent, or the warm-up before it, can take.
+fn attempt_bound(agent: &AgentSettings, backend: &dyn Backend) -> Duration {
+    let attempt = agent.timeouts.attempt.map_or(agent.timeouts.call, |attempt| attempt.min(agent.timeouts.call));
+    match cold_start(agent, backend) {
+        ColdStart::Never => attempt,
+        ColdStart::Told | ColdStart::OnDemand { .. } => attempt.max(agent.warmth.timeout),
+    }
 }
 
 /// The same settings with a trial timeout that no attempt outlives: a trial that still has its own time is not failed.
@@ -201,11 +207,10 @@ pub(crate) fn make_agents(
     providers: &HashMap<Name, Arc<ProviderCore>>,
     (book, compartments): (&mut Book, &mut CompartmentsBuilder),
     chance: Chance,
+    kept: &Models,
 ) -> Result<Vec<Arc<AgentCore>>, StartError> {
-    let members: HashMap<Name, Vec<Name>> = providers
-        .keys()
-        .map(|name| (name.clone(), members_of(name, &targets).iter().map(|member| member.name.clone()).collect()))
-        .collect();
+    let member_names = |name| members_of(name, &targets).iter().map(|member| member.name.clone()).collect();
+    let members: HashMap<Name, Vec<Name>> = providers.keys().map(|name| (name.clone(), member_names(name))).collect();
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models: Vec<(Name, Option<String>)> = Vec::new();
@@ -219,7 +224,7 @@ pub(crate) fn make_agents(
             None => format!("agent:{name}"),
             Some(_) => format!("agent:{name}:{target}"),
         };
-        let guard = add_target(book, guard_name, &settings, &provider, chance)?;
+        let guard = add_target(book, guard_name, (&settings, &*backend), &provider, chance)?;
         let member = members.get(&settings.provider).and_then(|all| all.iter().position(|member| *member == name));
         let model = (settings.provider.clone(), settings.model.clone());
         let model = models.iter().position(|known| *known == model).unwrap_or_else(|| {
@@ -249,6 +254,7 @@ pub(crate) fn make_agents(
             ledger: Mutex::new(RestartLedger::new(settings.restart.max, settings.restart.within)),
             address: Address::vacant(),
             metrics: AgentMetrics::of(name.as_str(), settings.slots),
+            model: kept.of(&settings, &provider.settings, &*backend),
             provider,
             backend,
             settings,
@@ -278,11 +284,11 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 fn add_target(
     book: &mut Book,
     guard_name: String,
-    settings: &AgentSettings,
+    (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
     chance: Chance,
 ) -> Result<Guard, StartError> {
-    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings));
+    let breaker = with_trial_bound(&settings.breaker, attempt_bound(settings, backend));
     let guard = add_breaker(book, &settings.name, guard_name, breaker, Scope::Target, chance)?;
     if let Some(owner) = &provider.guard {
         book.add_member(owner.id, guard.id);

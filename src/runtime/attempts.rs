@@ -12,31 +12,32 @@ use super::{
     attempt_cut::{cancelled, cut_failure},
     attempt_request::{Watchers, attempt_request},
     call::{CallError, CallReply, CallRequest},
-    call_record::{Caller, attempt_record, logged_call},
+    call_record::{Caller, attempt_record},
     capture,
     core::{AgentCore, Shared, lock},
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
-    refusal::{Refusal, failure_envelope},
-    supervisor::{Facts, SupervisorMessage},
+    supervisor::SupervisorMessage,
+    warming::Sight,
 };
 use crate::{
     model::{
         clock::Timestamp,
-        envelope::Envelope,
         facts::Ending,
         reply::{AttemptFailure, Reply, Usage},
         run::AttemptRecord,
     },
     policy::{
         breaker::state::{GateView, PassKind},
-        fallback::{Content, elsewhere},
         retry::{self, Failed, Next, Stop},
         slow::SlowBy,
         verdict::with_far_reset,
     },
 };
+
+mod cold;
+mod ending;
 
 /// A pace is asked about again so often, once an attempt is past the slow threshold.
 const PACE_QUESTION: Duration = Duration::from_secs(5);
@@ -45,12 +46,15 @@ const PACE_QUESTION: Duration = Duration::from_secs(5);
 pub(crate) async fn run(in_hand: InHand) {
     let Some(job) = in_hand.take_over() else { return };
     let Job { request, permit, reply, cancel, leg, .. } = *job;
-    let mut call = Call::begin(permit, &request, leg);
+    let mut call = Call::begin(permit, &request, leg, reply);
     let (mut request, watchers) = attempt_request(request, &call.agent.settings, &call.id, &call.permit.lease);
     let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
-    call.finish(result, stop, reply);
+    call.finish(result, stop);
 }
+
+/// Where a call's answer goes.
+type ReplyTo = tokio::sync::oneshot::Sender<Result<CallReply, CallError>>;
 
 struct Call {
     shared: Arc<Shared>,
@@ -79,12 +83,17 @@ struct Call {
     own_refusals: u32,
     /// It killed twice: nobody is to try it again.
     killed: Killed,
+    /// `None` once the caller was let go before the call's end.
+    reply: Option<ReplyTo>,
+    /// Its model, where that has to be loaded.
+    sight: Option<Sight>,
+    warmth: cold::Met,
 }
 
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
-    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>) -> Self {
+    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>, reply: ReplyTo) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let started = shared.now();
         let turn = leg.as_ref().map(|leg| leg.turn);
@@ -109,6 +118,9 @@ impl Call {
             bad_replies: 0,
             own_refusals: 0,
             killed: Killed::Once,
+            reply: Some(reply),
+            sight: None,
+            warmth: cold::Met::default(),
         }
     }
 
@@ -119,6 +131,9 @@ impl Call {
             lock(&self.agent.common.retry_budget).count_call(self.started);
         }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
+        if let Err(end) = self.get_warm(cancel).await {
+            return end;
+        }
         let mut last = None;
         for attempt in 1.. {
             if cancel.is_cancelled() {
@@ -142,6 +157,12 @@ impl Call {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,
             };
+            if self.meets_cold(&failure) {
+                match self.get_warm(cancel).await {
+                    Ok(()) => continue,
+                    Err(end) => return end,
+                }
+            }
             match self.plan(&failure, attempt, &progress) {
                 Next::Stop(stop) => return (Err(failure), Some(stop)),
                 Next::Again { after } => {
@@ -207,12 +228,15 @@ impl Call {
                 result = &mut work => return result,
                 () = cancel.cancelled() => {
                     let elapsed = self.shared.now().since(progress.started());
-                    return Err(cancelled(elapsed > slow_call && progress.first_content().is_none()));
+                    let is_hung = elapsed > slow_call && progress.first_content().is_none();
+                    return Err(cancelled(is_hung && !self.is_excused(progress)));
                 }
                 () = &mut cut => return Err(cut_failure(cut_ending, limit)),
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
-                    if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
+                    if self.is_excused(progress) {
+                        ageing = false;
+                    } else if agent.settings.slow_by.is_slow(slow_call, progress.timing(now)) {
                         ageing = false;
                         self.report_ageing(now);
                     } else {
@@ -238,6 +262,7 @@ impl Call {
 
     /// Writes an attempt down: its record, its slowness, its tokens.
     fn note(&mut self, result: Result<Reply, AttemptFailure>, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        let result = self.see_model(result, progress);
         let now = self.shared.now();
         let elapsed = now.since(progress.started());
         let agent = &self.agent;
@@ -251,7 +276,8 @@ impl Call {
         if let Ok(Reply { usage: Some(usage), .. }) = &result {
             timing.tokens = timing.tokens.max(usage.output_tokens);
         }
-        self.slow |= agent.settings.slow_by.is_slow(agent.settings.breaker.slow_call, timing);
+        self.slow |=
+            !self.warmth.is_excused && agent.settings.slow_by.is_slow(agent.settings.breaker.slow_call, timing);
         let result = result.map_err(|failure| AttemptFailure {
             ending: with_far_reset(failure.ending.clone(), failure.retry_after, agent.settings.retry.retry_wait_max),
             ..failure
@@ -271,7 +297,8 @@ impl Call {
         if failure.is_some_and(|failure| matches!(failure.ending, Ending::BadReply | Ending::NoDraft)) {
             self.bad_replies += 1;
         }
-        self.own_refusals += u32::from(failure.is_some_and(|failure| failure.ending == Ending::OwnRefusal));
+        let is_unsent = |failure: &AttemptFailure| matches!(failure.ending, Ending::OwnRefusal | Ending::Loading);
+        self.own_refusals += u32::from(failure.is_some_and(is_unsent));
         let took = (progress.started(), now);
         self.records.push(attempt_record(&self.shared, &self.agent, took, failure, status));
         result
@@ -282,7 +309,7 @@ impl Call {
         let end = self.deadline.map_or(self.end, |deadline| deadline.min(self.end));
         let failed = Failed {
             ending: &failure.ending,
-            attempt,
+            attempt: attempt - self.warmth.rounds,
             elapsed: now.since(progress.started()),
             retry_after: failure.retry_after,
             should_retry: failure.should_retry,
@@ -314,73 +341,5 @@ impl Call {
             .passes
             .all()
             .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
-    }
-
-    /// A failure's outward shape.
-    fn envelope_of(&self, failure: &AttemptFailure, attempts: u32) -> Envelope {
-        let name = self.agent.settings.name.as_str();
-        // Who was cut off because the node stops has not left.
-        let stopped = matches!(failure.ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
-        if stopped {
-            Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
-        } else if self.killed == Killed::Twice {
-            Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
-        } else {
-            failure_envelope(failure, name, self.agent.keyed, attempts)
-        }
-    }
-
-    /// The two messages at the end: facts and permit to the supervisor, the answer to the caller.
-    fn finish(
-        self,
-        result: Result<Reply, AttemptFailure>,
-        stop: Option<Stop>,
-        reply: tokio::sync::oneshot::Sender<Result<CallReply, CallError>>,
-    ) {
-        let now = self.shared.now();
-        if self.turn.is_none() {
-            self.agent.metrics.call_seconds.record(now.since(self.started).as_secs_f64());
-        }
-        let attempts = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
-        let ending = result.as_ref().map_or_else(|failure| failure.ending.clone(), |_| Ending::Success);
-        let answer = match result {
-            Ok(good) => Ok(CallReply {
-                output: good.output,
-                usage: self.usage,
-                finish_reason: good.finish_reason,
-                attempts: self.records,
-                call_id: self.id.clone(),
-                spent: self.spent,
-                target: Arc::clone(&self.agent.target),
-                fallback: None,
-                tries: Vec::new(),
-            }),
-            Err(failure) => {
-                let content = if self.committed { Content::Passed } else { Content::None };
-                let envelope = self.envelope_of(&failure, attempts);
-                Err(CallError {
-                    // An agent that was not up all along was sent nothing, however often it was asked for.
-                    nothing_sent: attempts == self.own_refusals,
-                    exhausted: ending != Ending::OwnRefusal
-                        && (!envelope.retryable || stop.is_some_and(Stop::is_final)),
-                    envelope: Box::new(envelope),
-                    attempts: self.records,
-                    usage: self.usage,
-                    call_id: Some(self.id.clone()),
-                    spent: self.spent,
-                    target: Some(Arc::clone(&self.agent.target)),
-                    tries: Vec::new(),
-                    elsewhere: elsewhere(&ending, content, self.agent.keyed),
-                })
-            }
-        };
-        if let Some(log) = &self.shared.call_log {
-            log.finished(logged_call(&self.shared, &self.agent, self.id, self.started, &ending, &answer, self.caller));
-        }
-        let permit = self.permit.hand_over();
-        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit };
-        self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
-        // A caller that has left does not mind.
-        let _ = reply.send(answer);
     }
 }

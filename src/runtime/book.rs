@@ -118,6 +118,10 @@ impl Book {
         self.entries.get(id.0).map(|entry| entry.breaker.snapshot())
     }
 
+    pub(crate) fn entry(&self, id: BreakerId) -> Option<&Entry> {
+        self.entries.get(id.0)
+    }
+
     /// The breaker of this name.
     pub(crate) fn find(&self, name: &str) -> Option<BreakerId> {
         self.entries.iter().position(|entry| &*entry.name == name).map(BreakerId)

@@ -26,6 +26,7 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     supervisor::Book,
+    warming::Models,
 };
 use crate::{
     model::name::Name,
@@ -218,8 +219,9 @@ impl RuntimeBuilder {
         let mut book = Book::default();
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
+        let models = Models::default();
         let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
-        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance)?;
+        let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let aborting = CancellationToken::new();
@@ -228,6 +230,7 @@ impl RuntimeBuilder {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
             compartments: compartments.build(),
+            models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
             book: Mutex::new(book),

@@ -55,7 +55,7 @@ pub(crate) fn logged_call(
     started: Timestamp,
     ending: &Ending,
     answer: &Result<CallReply, CallError>,
-    caller: Caller,
+    caller: &Caller,
 ) -> CallRecord {
     let (attempts, usage, envelope) = match answer {
         Ok(reply) => (&reply.attempts, reply.usage, None),
@@ -81,7 +81,7 @@ pub(crate) fn logged_call(
 
 /// A call that a guard refused.
 pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: Caller) -> CallRecord {
-    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), caller) }
+    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), &caller) }
 }
 
 fn common(
@@ -89,7 +89,7 @@ fn common(
     agent: &AgentCore,
     started: Timestamp,
     envelope: Option<&Envelope>,
-    caller: Caller,
+    caller: &Caller,
 ) -> CallRecord {
     let settings = &agent.settings;
     CallRecord {
@@ -100,9 +100,9 @@ fn common(
         provider: Some(settings.provider.as_str().to_owned()),
         model: settings.model.clone(),
         key_id: agent.provider.settings.key.as_ref().map(|key| key.as_str().to_owned()),
-        caller: caller.key,
-        tenant: caller.tenant,
-        feature: caller.feature,
+        caller: caller.key.clone(),
+        tenant: caller.tenant.clone(),
+        feature: caller.feature.clone(),
         ..CallRecord::default()
     }
 }

@@ -26,6 +26,7 @@ use super::{
     pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
     supervisor::{Book, SupervisorMessage},
+    warming::{ModelCore, Models},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -104,6 +105,8 @@ pub(crate) struct AgentCore {
     pub(crate) ledger: Mutex<RestartLedger>,
     pub(crate) address: Address<AgentMessage>,
     pub(crate) metrics: AgentMetrics,
+    /// Its model on its provider, if anybody looks after it being loaded; shared by all agents that use it.
+    pub(crate) model: Option<Arc<ModelCore>>,
 }
 
 impl AgentCore {
@@ -209,6 +212,8 @@ pub(crate) struct Shared {
     pub(crate) calls: AtomicU64,
     /// When supervisor and orchestrator last turned.
     pub(crate) pulse: Pulse,
+    /// The models that are looked after.
+    pub(crate) models: Models,
     /// Calls that are made no more.
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.

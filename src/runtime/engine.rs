@@ -17,7 +17,10 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    policy::breaker::state::{Snapshot, StateName},
+    policy::{
+        breaker::state::{Snapshot, StateName},
+        warmth::machine::Belief,
+    },
 };
 
 /// How long a node that stops waits for its journal.
@@ -69,9 +72,23 @@ pub struct AgentView {
     pub restarts: u64,
     /// Its first target's breaker.
     pub breaker: BreakerView,
+    /// Its first target's model, where that has to be loaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmth: Option<WarmthView>,
     /// All its targets, where it has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<TargetView>,
+}
+
+/// A model that has to be loaded as people see it.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct WarmthView {
+    /// What is believed of it.
+    pub state: Belief,
+    /// Seconds until the warm-up under way is expected to end.
+    pub retry_after: Option<f64>,
+    /// How often another model threw it out while it was still wanted.
+    pub swaps: u64,
 }
 
 /// One of several targets of an agent as people see it.
@@ -235,8 +252,15 @@ impl Runtime {
             mailbox_depth: handle.mailbox_depth(),
             restarts,
             breaker: self.breaker_view(agent),
+            warmth: self.warmth_view(agent),
             targets: self.target_views(agent),
         }
+    }
+
+    fn warmth_view(&self, agent: &AgentCore) -> Option<WarmthView> {
+        let (model, now) = (agent.model.as_ref()?, self.shared.now());
+        let retry_after = model.wait(now).map(|wait| wait.as_secs_f64());
+        Some(WarmthView { state: model.belief(now), retry_after, swaps: model.swaps() })
     }
 
     /// The targets of an agent that has several.

@@ -18,6 +18,7 @@ use super::{
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
     supervisor::SupervisorMessage,
+    warming,
 };
 use crate::{
     model::{clock::Timestamp, envelope::Envelope, name::Name},
@@ -167,7 +168,10 @@ impl AgentHandle {
         let id = shared.next_call();
         let mut passes = Passes::default();
         let moves_on = matches!(held, Held::Call(_));
-        let lease = self.pass_gates(id, now, parked, &mut passes).and_then(|()| self.take_slots(context, now, held));
+        let lease = self
+            .pass_gates(id, now, parked, &mut passes)
+            .and_then(|()| warming::not_warming(&self.agent, now))
+            .and_then(|()| self.take_slots(context, now, held));
         match lease {
             Ok(lease) => {
                 passes.announce(shared, now);

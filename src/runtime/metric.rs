@@ -53,6 +53,10 @@ metrics! {
     ATTEMPT_SECONDS "watertight_attempt_seconds" Histogram "How long single attempts took.";
     FIRST_TOKEN_SECONDS "watertight_first_token_seconds" Histogram "How long streams took to their first content.";
     TOKENS "watertight_tokens_total" Counter "Tokens used, by kind.";
+    MODEL_WARMTH "watertight_model_warmth" Gauge "1 for what is believed of the model (unknown, cold, warming, warm), 0 for the rest.";
+    WARM_UPS "watertight_warm_ups_total" Counter "Warm-ups of a model, by how they ended.";
+    MODEL_SWAPS "watertight_model_swaps_total" Counter "Models that were thrown out by another one while they were still wanted.";
+    PROBES "watertight_probes_total" Counter "Trials that the supervisor made itself, by how they ended.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
     FALLBACKS "watertight_fallbacks_total" Counter "Targets that were passed over for a further one, by reason.";
     USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";

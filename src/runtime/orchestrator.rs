@@ -13,7 +13,7 @@ use super::{
     compartments::{Seats, Served},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    run_call,
+    probing, run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::RunTable,
@@ -33,6 +33,8 @@ pub(crate) enum OrchestratorMessage {
     Wake(Arc<RunCell>),
     /// A gate shows something else.
     GateChanged(BreakerId),
+    /// The model of these agents is being warmed up no longer.
+    Warmed(BTreeSet<Name>),
     /// A step that stood in the line was given every slot it lacked.
     Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
@@ -83,6 +85,7 @@ impl Actor for OrchestratorActor {
         match message {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
+            OrchestratorMessage::Warmed(agents) => self.tell_those_behind(&agents),
             OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
             OrchestratorMessage::LookAtLine => self.recover_line(),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
@@ -145,8 +148,14 @@ impl OrchestratorActor {
         let now = self.shared.now();
         let gates = LiveGates { shared: &self.shared };
         match told {
-            Told::Start => inner.plan.start(now, &gates),
-            Told::Resumed(open) => inner.plan.resume(now, &gates, &open),
+            Told::Start => {
+                probing::prewarm(&self.shared, &inner.plan);
+                inner.plan.start(now, &gates)
+            }
+            Told::Resumed(open) => {
+                probing::prewarm(&self.shared, &inner.plan);
+                inner.plan.resume(now, &gates, &open)
+            }
             Told::Released(key) => inner.plan.release(key, now, &gates),
             Told::Durable | Told::Broken(_) => Vec::new(),
             Told::Replied(key, result) => {
@@ -265,15 +274,19 @@ impl OrchestratorActor {
         // Before any run is told: whatever begins while they are told is news of its own.
         let generation = guard.gate.generation();
         // An agent with several targets behind one gate is told once.
-        let names: BTreeSet<&Name> = behind.iter().map(|agent| &agent.settings.name).collect();
-        // Trials are few.
+        let names = behind.iter().map(|agent| agent.settings.name.clone()).collect();
+        self.tell_those_behind(&names);
+        guard.gate.offered(generation);
+    }
+
+    /// Tells every run that what stood in front of these agents may be different now; the oldest first: trials and slots are few.
+    fn tell_those_behind(&self, agents: &BTreeSet<Name>) {
         for run in self.oldest_first() {
-            for agent in &names {
-                run.tell(Told::GateChanged((*agent).clone()));
+            for agent in agents {
+                run.tell(Told::GateChanged(agent.clone()));
             }
             self.turn(&run);
         }
-        guard.gate.offered(generation);
     }
 
     fn wake_at(&self, run: &Arc<RunCell>, inner: &mut RunInner, at: Timestamp) {

@@ -201,6 +201,18 @@ impl Permit {
         }
     }
 
+    /// Takes back that an attempt is slow: no window holds it as pending any more.
+    pub(crate) fn forget_age(&mut self) {
+        if !std::mem::take(&mut self.aged) {
+            return;
+        }
+        for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
+            let at = self.shared.now();
+            let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
+            self.shared.supervisor.cast(message);
+        }
+    }
+
     /// It goes to the supervisor with an outcome. If it never gets there, or is dropped there unread, that outcome counts as lost.
     #[must_use]
     pub(crate) fn hand_over(mut self) -> Self {
@@ -224,12 +236,6 @@ impl Drop for Permit {
             metric::count(metric::OUTCOMES_LOST, Vec::new(), 1);
         }
         self.passes.release(&self.shared);
-        if self.aged {
-            for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
-                let at = self.shared.now();
-                let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
-                self.shared.supervisor.cast(message);
-            }
-        }
+        self.forget_age();
     }
 }

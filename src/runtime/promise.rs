@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ports::{AttemptRequest, Backend, BoxFuture, Progress};
+use super::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp};
 use crate::model::{
     facts::Ending,
     reply::{AttemptFailure, Reply},
@@ -56,5 +56,17 @@ impl Backend for Promised {
             failure.usage = reply.usage;
             Err(failure)
         })
+    }
+
+    fn cold_start(&self) -> ColdStart {
+        self.inner.cold_start()
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        self.inner.warm_up()
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        self.inner.health()
     }
 }

@@ -37,6 +37,9 @@ pub(crate) enum Refusal {
     /// No slot.
     #[error("no slot free in {compartment}")]
     Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    /// The model is being loaded, and somebody else waits for it already.
+    #[error("the model {model} is being loaded; it is expected to be there in {:.0} s", .wait.as_secs_f64())]
+    Warming { model: Arc<str>, wait: Duration },
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
@@ -92,6 +95,7 @@ impl Refusal {
             Self::Gate { .. } => Some(FallbackReason::GateShut),
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
+            Self::Warming { .. } => Some(FallbackReason::Warming),
             Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
@@ -114,7 +118,7 @@ impl Refusal {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
             Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
-            Self::Gate { .. } | Self::Restarted | Self::Everywhere { .. } => false,
+            Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
 
@@ -135,6 +139,9 @@ impl Refusal {
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
+            Self::Warming { model, wait } => Envelope::new(ErrorCode::AgentWarming, message)
+                .with_retry_after(wait.as_secs_f64())
+                .with_detail("model", &**model),
             Self::Deadline => Envelope::new(ErrorCode::DeadlineExceeded, message),
             Self::ShuttingDown => Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0),
             Self::DeadLetter => Envelope::new(ErrorCode::Internal, message).with_detail("reason", "dead_letter"),

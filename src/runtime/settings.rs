@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use crate::{
     model::name::Name,
-    policy::{breaker::settings::BreakerSettings, fallback::Rank, retry_settings::RetrySettings, slow::SlowBy},
+    policy::{
+        breaker::settings::BreakerSettings, compartment::settings::Rates, fallback::Rank,
+        retry_settings::RetrySettings, slow::SlowBy,
+    },
 };
 
 /// The most slots an agent or provider can have.
 pub const SLOTS_MAX: u32 = 100_000;
+/// How long a warm-up may take, unless configured: a cold start takes 30 to 60 s, a large model on a slow disk minutes.
+pub const WARM_UP_TIMEOUT: Duration = Duration::from_secs(180);
 /// Calls of one agent in flight at once, unless configured.
 pub const SLOTS_DEFAULT: u32 = 10;
 
@@ -21,10 +26,78 @@ pub struct ProviderSettings {
     pub slots: Option<u32>,
     /// The share of those slots that each agent is guaranteed, by agent; agents not named get `slots / agents`, at least 1.
     pub guaranteed: Vec<(Name, u32)>,
+    /// What may be used of it in a minute.
+    pub rates: Rates,
     /// The breaker of the provider as a whole.
     pub breaker: BreakerSettings,
     /// The name of the key that calls are made with, if there is one; its breaker is `key:<provider>/<name>`.
     pub key: Option<Name>,
+    /// How many models it keeps loaded.
+    pub loaded_models: LoadedModels,
+}
+
+/// How many models a provider keeps loaded at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadedModels {
+    /// Nobody said: which model throws out which is only known when it has happened.
+    #[default]
+    Unknown,
+    /// At most so many. With one, each model that is loaded throws out the one before.
+    AtMost(u32),
+    /// One, whatever name a request gives it.
+    TheOneItHas,
+}
+
+impl LoadedModels {
+    /// The number, if it is known.
+    pub const fn at_most(self) -> Option<u32> {
+        match self {
+            Self::Unknown => None,
+            Self::AtMost(models) => Some(models),
+            Self::TheOneItHas => Some(1),
+        }
+    }
+}
+
+/// When a model is warmed up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WarmUpWhen {
+    /// When its server is known to load on demand, or said that it is loading.
+    #[default]
+    Auto,
+    /// Never: what the server says of loading is an error like any other.
+    Off,
+    /// Whenever it is not known to be loaded.
+    Always,
+}
+
+/// How a cold model of an agent's is dealt with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WarmthSettings {
+    /// When it is warmed up.
+    pub when: WarmUpWhen,
+    /// How long that may take.
+    pub timeout: Duration,
+    /// How long an unused model stays loaded, where the server does not say.
+    pub keeps_for: Option<Duration>,
+    /// Whether it is warmed when a run that needs the agent is accepted.
+    pub prewarm: Prewarm,
+}
+
+/// Whether a model is warmed before anybody calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prewarm {
+    /// When the first call needs it.
+    #[default]
+    No,
+    /// When a run is accepted.
+    AtRuns,
+}
+
+impl Default for WarmthSettings {
+    fn default() -> Self {
+        Self { when: WarmUpWhen::Auto, timeout: WARM_UP_TIMEOUT, keeps_for: None, prewarm: Prewarm::No }
+    }
 }
 
 /// How long an attempt, its parts and its call may take.
@@ -54,7 +127,15 @@ pub struct RestartSettings {
 impl ProviderSettings {
     /// A provider without key and without slots of its own, with the breaker of the documentation.
     pub fn new(name: Name) -> Self {
-        Self { name, slots: None, guaranteed: Vec::new(), breaker: BreakerSettings::provider_default(), key: None }
+        Self {
+            name,
+            slots: None,
+            guaranteed: Vec::new(),
+            rates: Rates::default(),
+            breaker: BreakerSettings::provider_default(),
+            key: None,
+            loaded_models: LoadedModels::Unknown,
+        }
     }
 }
 
@@ -71,6 +152,7 @@ impl AgentSettings {
             breaker: BreakerSettings::default(),
             retry: RetrySettings::default(),
             restart: RestartSettings::default(),
+            warmth: WarmthSettings::default(),
         }
     }
 }
@@ -115,6 +197,8 @@ pub struct AgentSettings {
     pub retry: RetrySettings,
     /// How often it may die.
     pub restart: RestartSettings,
+    /// How its model is warmed up.
+    pub warmth: WarmthSettings,
 }
 
 /// A further place where an agent's work can be done.

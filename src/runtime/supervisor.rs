@@ -12,6 +12,7 @@ use super::{
     core::{AgentCore, BreakerId, Shared, lock},
     orchestrator::OrchestratorMessage,
     permit::{Passes, Permit},
+    probing,
 };
 use crate::{
     model::{clock::Timestamp, facts::Ending},
@@ -64,6 +65,8 @@ pub(crate) enum SupervisorMessage {
     Died { agent: usize, quarantine: Quarantine },
     /// An operator acts.
     Act { breaker: BreakerId, act: BreakerAct },
+    /// A run was accepted that needs these agents, in this order: have their models loaded.
+    Prewarm(Vec<usize>),
     /// A timer may be due.
     Tick,
     /// Show that it turns.
@@ -115,6 +118,7 @@ impl Actor for SupervisorActor {
             (book.take_news(), book.next_timer())
         };
         for event in news {
+            probing::follow(&self.shared, event.id);
             self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(event.id));
             // Nobody may be listening.
             let _ = self.events.send(event);
@@ -166,18 +170,24 @@ impl SupervisorActor {
                 book.tick(now);
                 self.release_quarantined(book, now);
             }
-            SupervisorMessage::Beat => self.shared.pulse.supervisor_turned(now),
+            SupervisorMessage::Prewarm(agents) => probing::warm_ahead(&self.shared, &agents),
+            SupervisorMessage::Beat => {
+                self.shared.pulse.supervisor_turned(now);
+                self.shared.models.show(now);
+            }
             SupervisorMessage::Crash => {}
         }
     }
 
     /// What the last supervisor may not have heard: trials that were out, agents that died often.
     fn recover(&self, now: Timestamp) {
-        let mut book = lock(&self.shared.book);
-        for anew in book.recover(now) {
+        let anew = lock(&self.shared.book).recover(now);
+        for anew in anew {
             // Trials that are given out anew go to parked runs first, like any others.
             self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(anew));
+            probing::follow(&self.shared, anew);
         }
+        let mut book = lock(&self.shared.book);
         for agent in &self.shared.agents().agents {
             let held = lock(&agent.ledger).released_at().is_some();
             if held {

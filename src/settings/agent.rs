@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     model::{duration, name::Name},
     policy::{breaker::settings::BreakerSettings, fallback::Rank, slow::SlowBy},
-    runtime::settings::{AgentSettings, SLOTS_MAX, Timeouts},
+    runtime::settings::{AgentSettings, SLOTS_MAX, Timeouts, WarmthSettings},
 };
 
 use super::{
@@ -19,6 +19,7 @@ use super::{
     reader::Reader,
     report::Report,
     targets::{ALONE, Target},
+    warmth::{Askable, WARMTH_KEYS, fit_probe, read_warmth},
 };
 
 /// Calls in flight at once, unless configured.
@@ -42,7 +43,7 @@ pub(crate) const MODEL_NAME_BYTES_MAX: usize = 256;
 const ONLY_MODELS: &str = "is only for agents of a provider of kind \"openai\" or \"ollama\"";
 
 /// Keys of agents that later versions know.
-const LATER: [&str; 14] = [
+const LATER: [&str; 11] = [
     "adaptive",
     "budget",
     "effects",
@@ -50,13 +51,10 @@ const LATER: [&str; 14] = [
     "fallbacks",
     "ladder",
     "max_wait",
-    "prewarm",
     "price",
-    "probe",
     "requests_per_minute",
     "tokens_per_minute",
     "volume_guard",
-    "warmup_timeout",
 ];
 
 /// An agent as configured.
@@ -108,7 +106,8 @@ pub(super) fn read_agent(
     reader.explain("slots", slots.to_string());
     let timeouts = read_timeouts(&mut reader, kind, around.provider.connect_timeout);
     let slow_by = read_slow_by(&mut reader, kind);
-    let breaker = read_agent_breaker(&mut reader, slow_by, &timeouts);
+    let askable = askable(&reader, kind);
+    let breaker = read_agent_breaker(&mut reader, slow_by, &timeouts, askable);
     let retry = read_retry(reader.table("retry"));
     let restart = read_restart(reader.table("restart"));
     let model = read_model_name(&mut reader, kind, around.provider);
@@ -133,9 +132,10 @@ pub(super) fn read_agent(
         }
     };
     let model_names = read_model_names(&mut reader, kind);
+    let warmth = read_warmth(&mut reader, kind, around.provider.warmth);
     reader.finish(&LATER);
-    let settings =
-        AgentSettings { name: name.clone(), provider, model, slots, timeouts, slow_by, breaker, retry, restart };
+    let name = name.clone();
+    let settings = AgentSettings { name, provider, model, slots, timeouts, slow_by, breaker, retry, restart, warmth };
     Agent { settings, backend, description, rank: ALONE, targets: Vec::new(), model_names }
 }
 
@@ -143,6 +143,10 @@ pub(super) fn read_agent(
 fn over_defaults(own: &Table, defaults: &Table, kind: Kind) -> Table {
     let mut table = defaults.clone();
     table.remove("connect_timeout");
+    // Those of the provider count, which has them from the same place.
+    for key in WARMTH_KEYS {
+        table.remove(key);
+    }
     if kind == Kind::Embedded {
         for key in ["first_token", "stall", "slow_by", "pace_min"] {
             table.remove(key);
@@ -168,6 +172,7 @@ pub(super) fn read_defaults(defaults: &Table, place: Origin, report: &mut Report
     read_breaker(reader.table("breaker"), &BreakerSettings::default());
     read_retry(reader.table("retry"));
     read_restart(reader.table("restart"));
+    read_warmth(&mut reader, Kind::OpenAi, WarmthSettings::default());
     reader.finish(&LATER);
     report.problems.append(&mut aside.problems);
 }
@@ -230,12 +235,26 @@ fn pace_min(reader: &mut Reader<'_, '_>) -> f64 {
     PACE_MIN
 }
 
+/// How an agent can be tried while it is half-open: a service only where its `health` path is known.
+fn askable(reader: &Reader<'_, '_>, kind: Kind) -> Askable {
+    match Askable::of_provider(kind) {
+        Askable::Health if !reader.is_given("health") => Askable::No,
+        askable => askable,
+    }
+}
+
 /// Reads the breaker, and refuses a threshold of slowness that no attempt could ever reach.
-fn read_agent_breaker(reader: &mut Reader<'_, '_>, slow_by: SlowBy, timeouts: &Timeouts) -> BreakerSettings {
+fn read_agent_breaker(
+    reader: &mut Reader<'_, '_>,
+    slow_by: SlowBy,
+    timeouts: &Timeouts,
+    askable: Askable,
+) -> BreakerSettings {
     let mut table = reader.table("breaker");
     let is_written = table.is_given("slow_call");
     let slow_call = table.problem("slow_call", "");
-    let breaker = read_breaker(table.reborrow(), &BreakerSettings::default());
+    let mut breaker = read_breaker(table.reborrow(), &BreakerSettings::default());
+    fit_probe(&mut table, askable, &mut breaker);
     let bound = match slow_by {
         SlowBy::Total => attempt_bound(timeouts),
         SlowBy::FirstToken | SlowBy::Pace(_) => {

@@ -6,7 +6,7 @@ use crate::{
     model::duration,
     policy::{
         backoff::Backoff,
-        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, WindowKind},
+        breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, WindowKind},
         retry_settings::RetrySettings,
         setting::InvalidSetting,
     },
@@ -17,6 +17,9 @@ use super::reader::Reader;
 
 /// The most restarts that still count as normal.
 pub(super) const RESTARTS_MAX: u64 = 1_000;
+
+/// How a half-open breaker can be tried.
+const PROBES: [(&str, Probe); 3] = [("off", Probe::Off), ("health", Probe::Health), ("request", Probe::Request)];
 
 /// Which key a broken rule is about as well: blamed where the key itself was left at its default.
 const RELATED: [(&str, &str); 4] =
@@ -70,8 +73,8 @@ pub(super) fn read_breaker(mut reader: Reader<'_, '_>, defaults: &BreakerSetting
             ],
             &[],
         ),
+        probe: reader.choice("probe", defaults.probe, &PROBES, &[]),
     };
-    reader.choice("probe", (), &[("off", ())], &["health", "request"]);
     // Rules between keys are only asked once each key for itself is right: else one slip would be told three times.
     if reader.report.problems.len() == broken_before {
         refuse_all(&mut reader, &breaker.check());

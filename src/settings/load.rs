@@ -8,12 +8,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::name::Name;
+use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
     capture::{CaptureTable, read_capture},
+    compartment_rules::check_compartments,
+    compartments::read_compartments,
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
@@ -21,6 +23,7 @@ use super::{
     keys::{KeySettings, check_keys, read_keys},
     layers::{merge, merge_environment, merge_flags},
     node::{Layer, Node, Table, Value, key_path, parse_file},
+    priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
@@ -36,40 +39,38 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 12] = [
+const TABLES: [&str; 17] = [
     "agents",
     "capture",
+    "compartments",
     "defaults",
+    "features",
     "files",
     "journal",
     "keys",
     "limits",
     "node",
     "places",
+    "priorities",
     "providers",
     "run",
     "serve",
+    "tenants",
+    "tiers",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 18] = [
+const LATER: [&str; 11] = [
     "adaptive",
-    "budgets",
     "callers",
     "cluster",
-    "features",
     "ladders",
-    "lines",
     "logs",
     "metrics",
-    "priorities",
     "priority",
     "prices",
     "quotas",
     "rollout",
-    "tenants",
-    "tiers",
     "volume_guard",
-    "ratios",
 ];
 
 /// Which of the agents that have a folder but are not configured are there.
@@ -124,6 +125,8 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// Who is counted as whom, and how much each may take.
+    pub compartments: CompartmentSettings,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
     explained: Vec<ExplainRow>,
@@ -164,6 +167,8 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
     let keys = read_keys(&mut reader);
+    let mut compartments = read_compartments(&mut reader);
+    (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
     check_keys(&keys, &keys_place, &mut report.problems);
@@ -175,6 +180,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
@@ -191,6 +197,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        compartments,
         keys,
         instances,
         warnings,

@@ -5,11 +5,12 @@ use std::{path::Path, time::Duration};
 use crate::{
     model::name::Name,
     policy::breaker::settings::BreakerSettings,
-    runtime::settings::{ProviderSettings, SLOTS_MAX},
+    runtime::settings::{ProviderSettings, SLOTS_MAX, WarmthSettings},
 };
 
 use super::{
     breaker::read_breaker,
+    compartments::read_rates,
     endpoint::{
         Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_base_url_or, read_headers,
         read_paths, read_query,
@@ -20,24 +21,14 @@ use super::{
     problem::Origin,
     reader::Reader,
     report::Report,
+    warmth::{Askable, WARMTH_KEYS, fit_probe, read_models},
 };
 
 /// To a connection, unless configured.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Keys of providers that later versions know.
-const LATER: [&str; 10] = [
-    "keys",
-    "max_wait",
-    "prewarm",
-    "price",
-    "prices",
-    "region",
-    "regions",
-    "requests_per_minute",
-    "targets",
-    "tokens_per_minute",
-];
+const LATER: [&str; 7] = ["keys", "max_wait", "price", "prices", "region", "regions", "targets"];
 
 /// Keys that only mean something over a network.
 const NETWORK_KEYS: [&str; 14] = [
@@ -169,6 +160,8 @@ pub(super) struct ReadProvider {
     /// The model of its agents that name none.
     pub(super) model: Option<(String, Origin)>,
     pub(super) connect_timeout: Duration,
+    /// How its agents' models are warmed up, where they do not say otherwise.
+    pub(super) warmth: WarmthSettings,
     /// What it is, also where its backend could not be made; `None` where the configuration does not say.
     pub(super) kind: Option<Kind>,
     pub(super) flavor: Flavor,
@@ -211,7 +204,9 @@ pub(super) fn read_provider(
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
-    let breaker = read_breaker(reader.table("breaker"), &BreakerSettings::provider_default());
+    let rates = read_rates(&mut reader);
+    let breaker = read_own_breaker(&mut reader, known_kind);
+    let (warmth, loaded_models) = read_models(&mut reader, known_kind, flavor);
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
         Kind::Http | Kind::OpenAi | Kind::Ollama => reader.duration("connect_timeout", CONNECT_TIMEOUT),
@@ -231,25 +226,36 @@ pub(super) fn read_provider(
     let endpoint = backend.as_ref().and_then(ProviderBackend::endpoint);
     let key = endpoint.and_then(|endpoint| endpoint.api_key.as_ref());
     let key = key.and_then(|source| Name::try_new(&key_name(source)).ok());
-    let settings = ProviderSettings { name, slots, guaranteed, breaker, key };
+    let settings = ProviderSettings { name, slots, guaranteed, rates, breaker, key, loaded_models };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
     ReadProvider {
         provider: Provider { settings, backend },
         model,
         connect_timeout,
+        warmth,
         kind: known_kind,
         flavor,
         is_sound,
     }
 }
 
-/// `[defaults]` reach a provider through its breaker and `connect_timeout`. Three failures in a row stay a provider's own rule:
+/// Reads the breaker of the provider as a whole. Without a kind nobody knows how it can be tried.
+fn read_own_breaker(reader: &mut Reader<'_, '_>, kind: Option<Kind>) -> BreakerSettings {
+    let mut table = reader.table("breaker");
+    let mut breaker = read_breaker(table.reborrow(), &BreakerSettings::provider_default());
+    if let Some(kind) = kind {
+        fit_probe(&mut table, Askable::of_provider(kind), &mut breaker);
+    }
+    breaker
+}
+
+/// `[defaults]` reach a provider through its breaker, `connect_timeout` and how cold models are dealt with. Three failures in a row stay a provider's own rule:
 /// the default there is meant for targets.
 fn over_defaults(own: &Table, defaults: &Table) -> Table {
     let mut table = Table::new();
     let is_embedded = own.get("kind").is_some_and(|node| node.value == Value::Text("embedded".to_owned()));
-    for key in ["breaker", "connect_timeout"] {
+    for key in ["breaker", "connect_timeout"].into_iter().chain(WARMTH_KEYS) {
         let fits = key == "breaker" || !is_embedded;
         if let Some(node) = defaults.get(key).filter(|_| fits) {
             table.insert(key.to_owned(), node.clone());

@@ -740,9 +740,32 @@ fn each_slip_is_named() {
         // What later versions know.
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),
-        (breaker("probe = 'health'"), "agents.draft.breaker.probe = \"health\": is not built yet; built: off"),
-        ("[features.chat]\n\nslots = 20".to_owned(), "features.chat.slots = 20: is not built yet"),
-        ("[tiers.free]\n\nmax_wait = '2s'".to_owned(), "tiers.free.max_wait = \"2s\": is not built yet"),
+        // Cold models.
+        (
+            draft("warm_up = 'always'"),
+            "agents.draft.warm_up = \"always\": is not for kind = \"embedded\": no model is loaded there",
+        ),
+        (
+            draft("prewarm = true"),
+            "agents.draft.prewarm = true: is not for kind = \"embedded\": no model is loaded there",
+        ),
+        (chat("warm_up = 'sometimes'"), "agents.chat.warm_up = \"sometimes\": must be one of auto, off, always"),
+        (
+            chat("prewarm = true\nwarm_up = 'off'"),
+            "agents.chat.prewarm = true: must not be true where warm_up is \"off\"",
+        ),
+        (
+            other("kind = 'http'\nbase_url = 'http://h'\nmodels_max = 1").replace("\n\n", "\n"),
+            "providers.x.models_max = 1: is not for kind = \"http\": no model is loaded there",
+        ),
+        (
+            other("kind = 'ollama'\nkeeps_warm = '5m'").replace("\n\n", "\n"),
+            "providers.x.keeps_warm = \"5m\": is not for kind = \"ollama\": it is told how long by `keep_alive`",
+        ),
+        (
+            breaker("probe = 'health'"),
+            "agents.draft.breaker.probe = \"health\": must be \"off\": there is no `health` path to ask",
+        ),
         ("[volume_guard]\n\ncalls_per_hour = 0".to_owned(), "volume_guard.calls_per_hour = 0: is not built yet"),
         // The rest.
         ("[run]\n\ndeadlin = '1m'".to_owned(), "run.deadlin = \"1m\": unknown key, did you mean `deadline`?"),
@@ -897,7 +920,7 @@ fn absurd_configurations_of_the_case_collection() {
         ("c07.toml", "c07.toml:8: agents.draft.breaker.open = \"-1s\": "),
         ("c08.toml", "c08.toml:8: agents.draft.breaker.trials = 0: "),
         ("c10.toml", "c10.toml:6: agents.draft.slots = -1: "),
-        ("c11.toml", "c11.toml:8: features.chat.tokens_per_minute = 0: is not built yet"),
+        ("c11.toml", "c11.toml:8: features.chat.tokens_per_minute = 0: must be a whole number from 1"),
         ("c12.toml", "c12.toml:9: agents.draft.breaker.slow_call = \"61s\": "),
         ("c13.toml", "c13.toml:8: agents.draft.breaker.open = \"1e30s\": "),
         ("c14.toml", "c14.toml:8: agents.draft.breaker.failure_share = 50: "),
@@ -1114,4 +1137,41 @@ fn targets_and_the_ways_of_providers() {
         let row = explained.iter().find(|row| row.key == format!("agents.w.{key}")).unwrap();
         assert_eq!((row.value.as_str(), row.origin.to_string().as_str()), (want, "w.toml:12"), "{key}");
     }
+}
+
+#[test]
+fn how_cold_models_are_dealt_with() {
+    use crate::{
+        policy::breaker::settings::Probe,
+        runtime::settings::{LoadedModels, Prewarm, WarmUpWhen, WarmthSettings},
+    };
+    let config = "[defaults]\nwarm_up_timeout = '4m'\n\
+                  [providers.l]\nkind = 'openai'\nflavor = 'llama_cpp'\nbase_url = 'http://l'\nmodel = 'm'\nkeeps_warm = '5m'\n\
+                  [providers.o]\nkind = 'ollama'\nmodel = 'm'\nmodels_max = 2\nwarm_up_timeout = '90s'\n\
+                  [providers.h]\nkind = 'openai'\nbase_url = 'http://h'\nmodel = 'm'\nwarm_up = 'off'\n\
+                  breaker = { probe = 'health' }\n\
+                  [agents.one]\nprovider = 'l'\n[agents.two]\nprovider = 'l'\nkeeps_warm = 'off'\nprewarm = true\n\
+                  [agents.three]\nprovider = 'o'\n[agents.four]\nprovider = 'h'\n[agents.five]\nprovider = 'h'\nwarm_up = 'auto'\n\
+                  breaker = { probe = 'request' }\n[agents.six]\nprovider = 'embedded'\nembedded = 'draft'\n";
+    let settings = Given::config(config).only(&[]).settings();
+    let of = |agent: &str| settings.agent(agent).unwrap().settings.warmth;
+    let usual = WarmthSettings { timeout: SECONDS(240), ..WarmthSettings::default() };
+    let one = WarmthSettings { keeps_for: Some(SECONDS(300)), ..usual };
+    assert_eq!(of("one"), one);
+    assert_eq!(of("two"), WarmthSettings { keeps_for: None, prewarm: Prewarm::AtRuns, ..one });
+    assert_eq!(of("three"), WarmthSettings { timeout: SECONDS(90), ..usual }, "the provider's own word");
+    assert_eq!((of("four").when, of("five").when), (WarmUpWhen::Off, WarmUpWhen::Auto));
+    assert_eq!(of("six"), WarmthSettings::default());
+    let models = |provider: &str| settings.provider(provider).unwrap().settings.loaded_models;
+    assert_eq!(models("l"), LoadedModels::TheOneItHas);
+    assert_eq!((models("o"), models("h")), (LoadedModels::AtMost(2), LoadedModels::Unknown));
+    let probe = |breaker: &crate::policy::breaker::settings::BreakerSettings| breaker.probe;
+    assert_eq!(probe(&settings.provider("h").unwrap().settings.breaker), Probe::Health);
+    assert_eq!(probe(&settings.agent("five").unwrap().settings.breaker), Probe::Request);
+    // What only the defaults ask for reaches whoever can be asked so.
+    let config = "[defaults.breaker]\nprobe = 'request'\n[providers.o]\nkind = 'ollama'\nmodel = 'm'\n\
+                  [agents.model]\nprovider = 'o'\n[agents.twin]\nprovider = 'embedded'\nembedded = 'draft'\n";
+    let settings = Given::config(config).only(&[]).settings();
+    let probe = |agent: &str| settings.agent(agent).unwrap().settings.breaker.probe;
+    assert_eq!((probe("model"), probe("twin")), (Probe::Request, Probe::Off));
 }

@@ -12,6 +12,7 @@ use super::{
     agent::Agent,
     agent_backend::AgentBackend,
     breaker::raised_trial_timeout,
+    compartment_rules::divide_rates,
     node::key_path,
     ollama::{Use, check_uses},
     problem::{Origin, Problem},
@@ -39,6 +40,7 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
         finish_breaker(&mut provider.settings.breaker, &path, &timeouts, instances, report);
         provider.settings.slots =
             provider.settings.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
+        divide_rates(&mut provider.settings.rates, &path, instances, report);
         for (agent, slots) in &mut provider.settings.guaranteed {
             let key = key_path(&key_path(&path, "guaranteed"), agent.as_str());
             *slots = divided(*slots, &key, instances, report);
@@ -109,7 +111,7 @@ fn check_model_names(agents: &[Agent], report: &mut Report) {
 }
 
 /// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.
-fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
+pub(super) fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
     if instances <= 1 || count == 0 {
         return count;
     }

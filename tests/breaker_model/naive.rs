@@ -9,7 +9,7 @@ use watertight::{
     policy::{
         breaker::{
             machine::Breaker,
-            settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Scope, WindowKind},
+            settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, Scope, WindowKind},
             state::{Outcome, Pass, PassKind, Reason, StateName, Transition},
             window::Source,
         },
@@ -500,6 +500,7 @@ prop_compose! {
             slow_call: Duration::from_secs(30),
             open_max: Duration::from_secs(60),
             open_jitter: 0.0,
+            probe: Probe::Off,
             mode: Mode::Auto,
         }
     }

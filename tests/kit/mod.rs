@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test kit fails loudly")]
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part of the kit")]
 
+pub mod model_server;
+
 use std::{
     sync::{
         Arc, Mutex,
@@ -23,7 +25,7 @@ use watertight::{
         call::{CallError, CallReply, CallRequest},
         engine::Runtime,
         ports::{AttemptRequest, Backend, BoxFuture, Hold, Progress},
-        settings::{AgentSettings, ProviderSettings, RestartSettings, Timeouts},
+        settings::{AgentSettings, ProviderSettings, RestartSettings, Timeouts, WarmthSettings},
     },
 };
 
@@ -179,13 +181,8 @@ pub fn name(text: &str) -> Name {
 
 /// A provider without slots of its own.
 pub fn provider(of: &str) -> ProviderSettings {
-    ProviderSettings {
-        name: name(of),
-        slots: None,
-        guaranteed: Vec::new(),
-        breaker: BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() },
-        key: None,
-    }
+    let breaker = BreakerSettings { open_jitter: 0.0, ..BreakerSettings::provider_default() };
+    ProviderSettings { breaker, ..ProviderSettings::new(name(of)) }
 }
 
 /// An agent on `provider` with the defaults of the documentation, but for jitter and retries: none.
@@ -206,6 +203,7 @@ pub fn agent(of: &str, provider: &str) -> AgentSettings {
         breaker: BreakerSettings { open_jitter: 0.0, ..BreakerSettings::default() },
         retry: RetrySettings { attempts_max: 1, ..RetrySettings::default() },
         restart: RestartSettings::default(),
+        warmth: WarmthSettings::default(),
     }
 }
 

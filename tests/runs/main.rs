@@ -17,5 +17,6 @@ mod fake_journal;
 mod fan_out;
 mod line;
 mod many;
+mod one_ollama;
 mod parked_first;
 mod parking;

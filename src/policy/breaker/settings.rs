@@ -60,6 +60,18 @@ pub enum Mode {
     MetricsOnly,
 }
 
+/// Whether a half-open state is tried by the supervisor itself, where no caller comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Probe {
+    /// No: it stays half-open, silently, until somebody calls.
+    #[default]
+    Off,
+    /// By asking the server whether it is well.
+    Health,
+    /// By as small a request as there is.
+    Request,
+}
+
 /// Whose outcomes a breaker records, and so by which rules it opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -112,6 +124,8 @@ pub struct BreakerSettings {
     pub early_verdict: bool,
     /// How it starts.
     pub mode: Mode,
+    /// Whether somebody tries it while it is half-open and nobody calls.
+    pub probe: Probe,
 }
 
 impl Default for BreakerSettings {
@@ -137,6 +151,7 @@ impl Default for BreakerSettings {
             half_open_by: HalfOpenBy::Timer,
             early_verdict: true,
             mode: Mode::Auto,
+            probe: Probe::Off,
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     policy::{
         bulkhead::{ClassShare, KeptFrom},
         setting::InvalidSetting,
+        shedding::SheddingSettings,
     },
 };
 
@@ -207,6 +208,8 @@ pub struct CompartmentSettings {
     pub tenants_max: u32,
     /// Classes.
     pub classes: ClassSettings,
+    /// When the lowest are refused.
+    pub shedding: SheddingSettings,
 }
 
 impl Default for CompartmentSettings {
@@ -219,6 +222,7 @@ impl Default for CompartmentSettings {
             unknown_tenant: UnknownTenant::default(),
             tenants_max: TENANTS_MAX_DEFAULT,
             classes: ClassSettings::default(),
+            shedding: SheddingSettings::for_classes(CLASSES.len()),
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
     serve::access::signature::{Purpose, Signer},
 };
 
@@ -149,6 +149,18 @@ impl WithFiles {
 impl Backend for WithFiles {
     fn relays(&self) -> bool {
         self.inner.relays()
+    }
+
+    fn cold_start(&self) -> ColdStart {
+        self.inner.cold_start()
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        self.inner.warm_up()
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        self.inner.health()
     }
 
     fn attempt<'a>(

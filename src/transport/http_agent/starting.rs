@@ -109,6 +109,10 @@ impl Backend for StartingHttpAgent {
             self.backend.attempt(request, progress).await
         })
     }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        Some((self.ask)())
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use reqwest::Method;
 use crate::{
     model::reply::{AttemptFailure, Reply},
     runtime::{
-        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
         relay::{Relay, RelayKind},
     },
     transport::{
@@ -21,10 +21,12 @@ use crate::{
 use super::{
     completion::Completion,
     output,
+    probe::probe_models,
     relay::exchange::{self, Destination},
     request,
     settings::{CheckedSettings, InvalidOpenAi, OpenAiSettings},
     stream_reader::{Heard, StreamReader},
+    warm_up,
 };
 
 /// An agent whose work is done by a model behind an OpenAI-compatible server.
@@ -138,12 +140,30 @@ impl Backend for OpenAiAgent {
                 Some(relay) => self.relay(request, relay, progress).await,
                 None => self.exchange(request, progress).await,
             };
-            done.map_err(|failure| self.client.scrub(failure))
+            done.map_err(|failure| self.client.scrub(warm_up::or_loading(failure)))
         })
     }
 
     fn relays(&self) -> bool {
         true
+    }
+
+    /// Which servers load models, nobody can know beforehand; those that do say so.
+    fn cold_start(&self) -> ColdStart {
+        ColdStart::Told
+    }
+
+    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
+        Box::pin(async {
+            let settings = &self.agent.settings;
+            let path = settings.paths.chat.for_model(&settings.model);
+            let done = warm_up::warm_up(&self.client, path, &settings.model).await;
+            done.map_err(|failure| self.client.scrub(failure))
+        })
+    }
+
+    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
+        Some(Box::pin(async { probe_models(&self.client).await.map(drop).map_err(warm_up::or_loading) }))
     }
 }
 

@@ -9,3 +9,4 @@ pub(crate) mod relay;
 pub mod request;
 pub mod settings;
 pub mod stream_reader;
+mod warm_up;

@@ -7,13 +7,11 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     model::name::Name,
-    policy::{
-        breaker::settings::BreakerSettings, breaker::state::StateName, retry_settings::RetrySettings, slow::SlowBy,
-    },
+    policy::{breaker::state::StateName, retry_settings::RetrySettings},
     runtime::{
         call::{CallError, CallReply, CallRequest},
         engine::Runtime,
-        settings::{AgentSettings, ProviderSettings, RestartSettings, Timeouts},
+        settings::{AgentSettings, ProviderSettings},
     },
     transport::{
         client::ProviderOptions,
@@ -137,29 +135,11 @@ async fn who_leaves_while_asking_neither_blocks_nor_floods() {
 
 async fn runtime_with(fake: &Fake, attempts_max: u32) -> Runtime {
     let name = |text| Name::try_new(text).unwrap();
-    let provider = ProviderSettings {
-        name: name("local"),
-        slots: None,
-        guaranteed: Vec::new(),
-        breaker: BreakerSettings::provider_default(),
-        key: None,
-    };
+    let provider = ProviderSettings::new(name("local"));
     let agent = AgentSettings {
-        name: name("draft"),
-        provider: name("local"),
-        model: None,
         slots: 100,
-        timeouts: Timeouts {
-            connect: Duration::from_secs(2),
-            first_token: None,
-            stall: None,
-            attempt: Some(Duration::from_secs(60)),
-            call: Duration::from_secs(180),
-        },
-        slow_by: SlowBy::Total,
-        breaker: BreakerSettings::default(),
         retry: RetrySettings { attempts_max, ..RetrySettings::default() },
-        restart: RestartSettings::default(),
+        ..AgentSettings::new(name("draft"), name("local"))
     };
     let backend = Arc::clone(&fake.agent) as Arc<dyn Backend>;
     Runtime::builder().seed(7).provider(provider).agent(agent, backend).start().await.unwrap()

@@ -179,7 +179,7 @@ async fn failures() {
         (
             answer(503, "", r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#),
             0,
-            Err(Ending::status(503)),
+            Err(Ending::Loading),
         ),
         (answer(400, "", overflow), 0, Err(too_long)),
         (answer(200, "", r#"{"error":{"code":"server_error","message":"busy"}}"#), 0, Err(Ending::status(502))),
@@ -290,4 +290,42 @@ async fn models() {
     assert!(server.requests()[0].starts_with("GET /v1/models HTTP/1.1\r\n"));
     assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::status(503));
     assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::BadReply);
+}
+
+fn loading() -> Vec<Step> {
+    let body = json!({"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}});
+    answer(503, "content-type: application/json\r\n", &body.to_string())
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_model_is_not_ill() {
+    let overloaded = json!({"error": {"message": "Loading model files failed", "code": 503}});
+    let overloaded = answer(503, "content-type: application/json\r\n", &overloaded.to_string());
+    let server = FakeServer::start(vec![loading(), overloaded, loading(), loading(), chat_answer("a")]).await;
+    let agent = agent(&server, settings());
+    assert_eq!(agent.cold_start(), ColdStart::Told);
+    let attempt = request(notes());
+    let failure = unwatched(&agent, &attempt).await.ended.unwrap_err();
+    assert_eq!((failure.ending, failure.status), (Ending::Loading, Some(503)));
+    let failure = unwatched(&agent, &attempt).await.ended.unwrap_err();
+    assert_eq!(failure.ending, Ending::status(503), "only the exact word");
+    assert_eq!(agent.health().unwrap().await.unwrap_err().ending, Ending::Loading);
+    assert_eq!(agent.warm_up().await.unwrap_err().ending, Ending::Loading);
+    assert_eq!(agent.warm_up().await, Ok(WarmUp::WasLoaded));
+    let sent = server.requests().pop().unwrap();
+    assert!(sent.starts_with("POST /v1/chat/completions HTTP/1.1\r\n"), "{sent}");
+    let body: Value = serde_json::from_str(sent.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((&body["max_tokens"], &body["model"], &body["stream"]), (&json!(1), &json!("qwen"), &json!(false)));
+}
+
+#[tokio::test]
+async fn how_a_warm_up_over_http_ends() {
+    let refused = answer(400, "content-type: application/json\r\n", "{\"error\": {\"message\": \"embeddings only\"}}");
+    let ill = answer(500, "", "no memory");
+    let slow = [Step::Pause(Duration::from_millis(1_100))].into_iter().chain(chat_answer("a")).collect();
+    let server = FakeServer::start(vec![refused, ill, slow]).await;
+    let agent = agent(&server, settings());
+    assert_eq!(agent.warm_up().await, Ok(WarmUp::WasLoaded), "it is there");
+    assert_eq!(agent.warm_up().await.unwrap_err().ending, Ending::status(500));
+    assert_eq!(agent.warm_up().await, Ok(WarmUp::Loaded), "it took its time");
 }

@@ -1,0 +1,392 @@
+//! Models that have to be loaded: who looks after which, the one warm-up of each, and what attempts tell of them. What is believed is
+//! `policy::warmth`'s; here it is asked, told and shown. No breaker is touched: whoever warms up reports its end like any call.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::Label;
+
+use super::{
+    core::{AgentCore, Shared, lock},
+    metric,
+    orchestrator::OrchestratorMessage,
+    ports::{Backend, ColdStart, Progress, WarmUp},
+    refusal::Refusal,
+    settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
+};
+use crate::{
+    model::{
+        clock::Timestamp,
+        facts::{Ending, TimeoutKind},
+        name::Name,
+        reply::{AttemptFailure, Reply},
+    },
+    policy::warmth::{
+        machine::{Ask, Belief, Epoch, FoundCold, WarmUpEnd, Warmth},
+        swaps::Swaps,
+    },
+};
+
+/// A server that says that it is loading is asked again after this.
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// One model on one provider.
+pub(crate) struct ModelCore {
+    provider: Name,
+    /// `None` = whatever the provider has.
+    model: Option<String>,
+    /// `provider/model`.
+    pub(crate) name: Arc<str>,
+    /// The provider keeps one model at a time, and so each that is loaded throws out the others.
+    is_alone: bool,
+    /// Written by calls and warm-ups.
+    warmth: Mutex<Warmth>,
+    /// Whether a warm-up is under way: what an admission reads.
+    is_warming: AtomicBool,
+    /// How often another model threw it out while it was still wanted.
+    swaps: AtomicU64,
+}
+
+/// All models that are looked after.
+#[derive(Default)]
+pub(crate) struct Models {
+    all: Mutex<BTreeMap<Arc<str>, Arc<ModelCore>>>,
+    swaps: Mutex<BTreeMap<Name, Swaps>>,
+}
+
+/// How an agent's model comes to be loaded: what its backend knows, and what was configured over it.
+pub(crate) fn cold_start(agent: &AgentSettings, backend: &dyn Backend) -> ColdStart {
+    let configured = agent.warmth.keeps_for;
+    match (agent.warmth.when, backend.cold_start()) {
+        (WarmUpWhen::Off, _) => ColdStart::Never,
+        // What is put away after each answer cannot be warmed for the next one.
+        (_, ColdStart::OnDemand { keeps_for: Some(Duration::ZERO) }) => ColdStart::Never,
+        (_, ColdStart::OnDemand { keeps_for }) => ColdStart::OnDemand { keeps_for: configured.or(keeps_for) },
+        (WarmUpWhen::Always, _) => ColdStart::OnDemand { keeps_for: configured },
+        // A server that is known to drop what is unused drops it without a word.
+        (WarmUpWhen::Auto, ColdStart::Told) if configured.is_some() => ColdStart::OnDemand { keeps_for: configured },
+        (WarmUpWhen::Auto, known) => known,
+    }
+}
+
+/// Refuses while the agent's model is being warmed up.
+pub(crate) fn not_warming(agent: &AgentCore, now: Timestamp) -> Result<(), Refusal> {
+    let Some(model) = agent.model.as_ref().filter(|model| model.is_warming.load(Ordering::Acquire)) else {
+        return Ok(());
+    };
+    match lock(&model.warmth).wait(now) {
+        Some(wait) => Err(Refusal::Warming { model: Arc::clone(&model.name), wait }),
+        None => Ok(()),
+    }
+}
+
+impl Models {
+    /// The model of an agent, shared with every other agent that uses it there; `None` if nobody looks after it.
+    pub(crate) fn of(
+        &self,
+        agent: &AgentSettings,
+        provider: &ProviderSettings,
+        backend: &dyn Backend,
+    ) -> Option<Arc<ModelCore>> {
+        if cold_start(agent, backend) == ColdStart::Never {
+            return None;
+        }
+        let model = agent.model.clone().filter(|_| provider.loaded_models != LoadedModels::TheOneItHas);
+        let name: Arc<str> = match &model {
+            Some(model) => format!("{}/{model}", provider.name).into(),
+            None => provider.name.as_str().into(),
+        };
+        let mut all = lock(&self.all);
+        let core = all.entry(Arc::clone(&name)).or_insert_with(|| {
+            let core = ModelCore {
+                provider: provider.name.clone(),
+                model,
+                name,
+                is_alone: provider.loaded_models.at_most() == Some(1),
+                warmth: Mutex::new(Warmth::default()),
+                is_warming: AtomicBool::new(false),
+                swaps: AtomicU64::new(0),
+            };
+            core.show(Belief::Unknown);
+            metric::count(metric::MODEL_SWAPS, core.labels(), 0);
+            Arc::new(core)
+        });
+        Some(Arc::clone(core))
+    }
+
+    /// The other models of this one's provider.
+    fn beside(&self, model: &ModelCore) -> Vec<Arc<ModelCore>> {
+        let all = lock(&self.all);
+        all.values().filter(|other| other.provider == model.provider && other.name != model.name).cloned().collect()
+    }
+
+    /// Shows what is believed by now: an unused model grows cold without anybody saying so.
+    pub(crate) fn show(&self, now: Timestamp) {
+        let all: Vec<_> = lock(&self.all).values().cloned().collect();
+        for model in all {
+            model.show(model.belief(now));
+        }
+    }
+
+    /// `model` was loaded: on a server that keeps one, whoever was there is gone.
+    fn was_loaded(&self, model: &ModelCore, now: Timestamp) {
+        if !model.is_alone {
+            return;
+        }
+        for other in self.beside(model) {
+            let was_warm = lock(&other.warmth).evicted(now);
+            other.show(other.belief(now));
+            if was_warm {
+                self.count_swap(&other, now);
+            }
+        }
+    }
+
+    /// `model` was found cold though it had been used not long ago, at `used_at`: a swap, if another one was loaded since.
+    fn was_surprised(&self, model: &ModelCore, used_at: Option<Timestamp>, now: Timestamp) {
+        let Some(used_at) = used_at else { return };
+        if self.beside(model).iter().any(|other| lock(&other.warmth).was_loaded_after(used_at)) {
+            self.count_swap(model, now);
+        }
+    }
+
+    fn count_swap(&self, thrown_out: &ModelCore, now: Timestamp) {
+        metric::count(metric::MODEL_SWAPS, thrown_out.labels(), 1);
+        thrown_out.swaps.fetch_add(1, Ordering::Relaxed);
+        let alarm = lock(&self.swaps).entry(thrown_out.provider.clone()).or_default().count(now);
+        if alarm {
+            tracing::warn!(
+                provider = thrown_out.provider.as_str(),
+                model = &*thrown_out.name,
+                "agents evict each other's model: each call pays for a load; let them use one model, or give the server room for all"
+            );
+        }
+    }
+}
+
+impl ModelCore {
+    /// What is believed of it.
+    pub(crate) fn belief(&self, now: Timestamp) -> Belief {
+        lock(&self.warmth).belief(now)
+    }
+
+    /// How long whoever comes now has to wait for the warm-up under way.
+    pub(crate) fn wait(&self, now: Timestamp) -> Option<Duration> {
+        lock(&self.warmth).wait(now)
+    }
+
+    /// How often another model threw it out while it was still wanted.
+    pub(crate) fn swaps(&self) -> u64 {
+        self.swaps.load(Ordering::Relaxed)
+    }
+
+    fn labels(&self) -> Vec<Label> {
+        vec![
+            Label::new("provider", self.provider.as_str().to_owned()),
+            Label::new("model", self.model.clone().unwrap_or_default()),
+        ]
+    }
+
+    fn show(&self, belief: Belief) {
+        for state in Belief::ALL {
+            let mut labels = self.labels();
+            labels.push(Label::from_static_parts("state", state.as_str()));
+            metric::set(metric::MODEL_WARMTH, labels, f64::from(u8::from(state == belief)));
+        }
+    }
+
+    fn count_warm_up(&self, result: &'static str) {
+        let mut labels = self.labels();
+        labels.push(Label::from_static_parts("result", result));
+        metric::count(metric::WARM_UPS, labels, 1);
+    }
+}
+
+/// What an attempt needs to tell of its model: which, and in which epoch it began.
+pub(crate) struct Sight {
+    model: Arc<ModelCore>,
+    cold_start: ColdStart,
+    epoch: Epoch,
+}
+
+/// What a call finds before its first attempt.
+pub(crate) enum Found {
+    /// Nothing is in its way.
+    Ready(Option<Sight>),
+    /// The model has to be warmed up first, by this call.
+    Cold(WarmingUp),
+    /// Somebody else does that.
+    Warming(AttemptFailure),
+}
+
+/// Looks at the agent's model before an attempt.
+pub(crate) fn look(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Found {
+    let Some(model) = &agent.model else { return Found::Ready(None) };
+    let cold_start = cold_start(&agent.settings, &*agent.backend);
+    let asked = {
+        let mut warmth = lock(&model.warmth);
+        let asked = warmth.ask(cold_start, shared.now());
+        // Under the lock, so that word and belief never say different things for longer than a moment.
+        model.is_warming.store(!matches!(asked, Ask::Go(_)), Ordering::Release);
+        asked
+    };
+    match asked {
+        Ask::Go(epoch) => Found::Ready(Some(Sight { model: Arc::clone(model), cold_start, epoch })),
+        Ask::WarmUp(epoch) => Found::Cold(WarmingUp::begin(shared, agent, model, epoch)),
+        Ask::Wait(wait) => {
+            let refusal = Refusal::Warming { model: Arc::clone(&model.name), wait };
+            let failure = AttemptFailure::new(Ending::OwnRefusal, refusal.to_string());
+            Found::Warming(AttemptFailure { retry_after: Some(wait), ..failure })
+        }
+    }
+}
+
+/// Begins the warm-up of an agent's model whatever was seen of it so far; `None` if it is warm or being warmed.
+pub(crate) fn look_ahead(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Option<WarmingUp> {
+    let model = agent.model.as_ref()?;
+    let epoch = {
+        let mut warmth = lock(&model.warmth);
+        let epoch = warmth.ask_ahead(shared.now())?;
+        model.is_warming.store(true, Ordering::Release);
+        epoch
+    };
+    Some(WarmingUp::begin(shared, agent, model, epoch))
+}
+
+/// The one warm-up of a model. However it ends, dropped unfinished included, the model is not left warming.
+pub(crate) struct WarmingUp {
+    shared: Arc<Shared>,
+    agent: Arc<AgentCore>,
+    model: Arc<ModelCore>,
+    epoch: Epoch,
+    is_over: bool,
+}
+
+impl WarmingUp {
+    fn begin(shared: &Arc<Shared>, agent: &Arc<AgentCore>, model: &Arc<ModelCore>, epoch: Epoch) -> Self {
+        model.show(Belief::Warming);
+        tracing::info!(model = &*model.name, agent = agent.settings.name.as_str(), "warming up");
+        Self { shared: Arc::clone(shared), agent: Arc::clone(agent), model: Arc::clone(model), epoch, is_over: false }
+    }
+
+    /// Warms the model up: its end is one failure of the place, or nothing at all.
+    pub(crate) async fn run(mut self) -> Result<Sight, AttemptFailure> {
+        let timeout = self.agent.settings.warmth.timeout;
+        let asked = tokio::time::timeout(timeout, until_loaded(&*self.agent.backend)).await;
+        let ended = asked.unwrap_or_else(|_| {
+            let ending = Ending::Timeout { timeout: TimeoutKind::FirstToken };
+            Err(AttemptFailure::new(ending, format!("the model was not loaded within {:.1} s", timeout.as_secs_f64())))
+        });
+        let (end, result) = match &ended {
+            Ok(WarmUp::Loaded) => (WarmUpEnd::Loaded, "loaded"),
+            Ok(WarmUp::WasLoaded | WarmUp::NotNeeded) => (WarmUpEnd::WasLoaded, "was_loaded"),
+            Err(AttemptFailure { ending: Ending::Timeout { .. }, .. }) => (WarmUpEnd::StillCold, "timeout"),
+            Err(_) => (WarmUpEnd::Failed, "failed"),
+        };
+        self.end(end, result);
+        ended.map(|_| Sight::of(&self.model, &self.agent))
+    }
+
+    fn end(&mut self, end: WarmUpEnd, result: &'static str) {
+        self.is_over = true;
+        let (shared, model) = (&self.shared, &self.model);
+        let now = shared.now();
+        let cold_start = cold_start(&self.agent.settings, &*self.agent.backend);
+        let counts = {
+            let mut warmth = lock(&model.warmth);
+            let counts = warmth.warm_up_ended(self.epoch, end, cold_start, now);
+            model.is_warming.store(warmth.wait(now).is_some(), Ordering::Release);
+            counts
+        };
+        if !counts {
+            return;
+        }
+        tracing::info!(model = &*model.name, result, "warm-up ended");
+        model.count_warm_up(result);
+        model.show(model.belief(now));
+        if end == WarmUpEnd::Loaded {
+            shared.models.was_loaded(model, now);
+        }
+        shared.orchestrator.cast(OrchestratorMessage::Warmed(users_of(shared, model)));
+    }
+}
+
+impl Drop for WarmingUp {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end(WarmUpEnd::StillCold, "given_up");
+        }
+    }
+}
+
+/// The agents that use a model.
+fn users_of(shared: &Shared, model: &Arc<ModelCore>) -> BTreeSet<Name> {
+    let uses = |agent: &&Arc<AgentCore>| agent.model.as_ref().is_some_and(|own| Arc::ptr_eq(own, model));
+    shared.agents().agents.iter().filter(uses).map(|agent| agent.settings.name.clone()).collect()
+}
+
+/// Asks until the server has loaded its model, or fails in another way than by still loading it.
+async fn until_loaded(backend: &dyn Backend) -> Result<WarmUp, AttemptFailure> {
+    let mut was_loading = false;
+    loop {
+        match backend.warm_up().await {
+            Err(AttemptFailure { ending: Ending::Loading, .. }) => {
+                was_loading = true;
+                tokio::time::sleep(ASK_AGAIN_AFTER).await;
+            }
+            Ok(WarmUp::WasLoaded) if was_loading => return Ok(WarmUp::Loaded),
+            ended => return ended,
+        }
+    }
+}
+
+impl Sight {
+    fn of(model: &Arc<ModelCore>, agent: &AgentCore) -> Self {
+        let epoch = lock(&model.warmth).epoch();
+        Self { model: Arc::clone(model), cold_start: cold_start(&agent.settings, &*agent.backend), epoch }
+    }
+
+    /// Whether the model was not there all along: being slow or late then says nothing about anybody's health.
+    pub(crate) fn is_excused(&self, progress: &Progress) -> bool {
+        progress.had_model_loaded() || lock(&self.model.warmth).epoch() != self.epoch
+    }
+
+    /// Tells what an attempt saw of its model.
+    pub(crate) fn tell(&self, shared: &Shared, result: &Result<Reply, AttemptFailure>, progress: &Progress) {
+        let now = shared.now();
+        let has_content = result.is_ok() || progress.first_content().is_some();
+        let on_the_way = has_content && progress.had_model_loaded();
+        let mut warmth = lock(&self.model.warmth);
+        let (before, used_at) = (warmth.belief(now), warmth.used_at());
+        let found = match result {
+            _ if on_the_way => warmth.loaded_on_the_way(self.epoch, self.cold_start, now),
+            _ if has_content => {
+                warmth.used(self.epoch, self.cold_start, now);
+                FoundCold::Stale
+            }
+            Err(AttemptFailure { ending: Ending::Loading, .. }) => warmth.found_cold(self.epoch, now),
+            Err(AttemptFailure { ending: Ending::Timeout { .. } | Ending::Network { .. }, .. }) => {
+                warmth.doubted(self.epoch);
+                FoundCold::Stale
+            }
+            _ => FoundCold::Stale,
+        };
+        let after = warmth.belief(now);
+        drop(warmth);
+        if after != before {
+            self.model.show(after);
+        }
+        if found == FoundCold::Surprise {
+            shared.models.was_surprised(&self.model, used_at, now);
+        }
+        if on_the_way && found != FoundCold::Stale {
+            shared.models.was_loaded(&self.model, now);
+        }
+    }
+}

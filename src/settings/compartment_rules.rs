@@ -1,0 +1,134 @@
+//! Rules between compartments and the rest: tiers and features that others name must be there, shares must fit into their provider, nodes
+//! divide what is theirs together.
+
+use std::collections::BTreeMap;
+
+use super::{
+    compartments::check_tenants, keys::KeySettings, node::key_path, problem::Problem, provider::Provider,
+    report::Report, whole::divided,
+};
+use crate::{
+    model::name::Name,
+    policy::compartment::settings::{CompartmentSettings, Rates, TenantSettings},
+};
+
+/// Applies every rule between compartments and the rest.
+pub(super) fn check_compartments(
+    settings: &mut CompartmentSettings,
+    providers: &[Provider],
+    keys: &[KeySettings],
+    instances: u32,
+    report: &mut Report,
+) {
+    let mut problems = Vec::new();
+    check_tenants(settings, |key| report.origin_of(key), &mut problems);
+    check_feature_shares(settings, providers, report, &mut problems);
+    check_keys_of(settings, keys, report, &mut problems);
+    report.problems.append(&mut problems);
+    for feature in &mut settings.features {
+        let path = key_path("features", feature.name.as_str());
+        feature.slots = feature.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
+        divide_rates(&mut feature.rates, &path, instances, report);
+        for (provider, slots) in &mut feature.guaranteed {
+            let key = key_path(&key_path(&path, "guaranteed"), provider.as_str());
+            *slots = divided(*slots, &key, instances, report);
+        }
+    }
+    for tier in &mut settings.tiers {
+        let path = key_path("tiers", tier.name.as_str());
+        tier.slots = tier.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
+        divide_rates(&mut tier.rates, &path, instances, report);
+    }
+}
+
+/// A minute's tokens and requests are the nodes' together.
+pub(super) fn divide_rates(rates: &mut Rates, path: &str, instances: u32, report: &mut Report) {
+    let requests = rates.requests_per_minute;
+    rates.requests_per_minute =
+        requests.map(|most| divided(most, &key_path(path, "requests_per_minute"), instances, report));
+    if instances > 1
+        && let Some(tokens) = &mut rates.tokens_per_minute
+    {
+        *tokens = (*tokens / u64::from(instances)).max(1);
+        let how = format!("divided by node.instances = {instances}");
+        report.derive(&key_path(path, "tokens_per_minute"), tokens.to_string(), &how);
+    }
+}
+
+/// What providers keep for features must fit into their slots.
+fn check_feature_shares(
+    settings: &CompartmentSettings,
+    providers: &[Provider],
+    report: &Report,
+    problems: &mut Vec<Problem>,
+) {
+    let mut sums: BTreeMap<&Name, u64> = BTreeMap::new();
+    for feature in &settings.features {
+        let path = key_path(&key_path("features", feature.name.as_str()), "guaranteed");
+        for (name, slots) in &feature.guaranteed {
+            let key = key_path(&path, name.as_str());
+            let provider = providers.iter().find(|provider| provider.settings.name == *name);
+            let rule = match provider.map(|provider| provider.settings.slots) {
+                None => "names no provider".to_owned(),
+                Some(None) => {
+                    format!("means nothing without {}", key_path(&key_path("providers", name.as_str()), "slots"))
+                }
+                Some(Some(_)) => {
+                    *sums.entry(name).or_default() += u64::from(*slots);
+                    continue;
+                }
+            };
+            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
+        }
+    }
+    for (name, sum) in sums {
+        let slots =
+            providers.iter().find(|provider| provider.settings.name == *name).and_then(|found| found.settings.slots);
+        if let Some(slots) = slots.filter(|slots| sum > u64::from(*slots)) {
+            let key = key_path(&key_path("providers", name.as_str()), "slots");
+            let rule = format!("is too few: features are guaranteed {sum} of them");
+            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
+        }
+    }
+}
+
+/// A key's features and tier must be there, where any are configured.
+fn check_keys_of(
+    settings: &mut CompartmentSettings,
+    keys: &[KeySettings],
+    report: &Report,
+    problems: &mut Vec<Problem>,
+) {
+    let mut refuse = |path: &str, key: &str, name: &Name, rule: &str| {
+        let key = key_path(path, key);
+        let value = Some(format!("{:?}", name.as_str()));
+        problems.push(Problem { origin: report.origin_of(&key), key, value, rule: rule.to_owned() });
+    };
+    for key in keys {
+        let path = key_path("keys", key.name.as_str());
+        if !settings.features.is_empty() {
+            let is_strange = |name: &&Name| !settings.features.iter().any(|feature| feature.name == **name);
+            for name in key.feature.iter().filter(is_strange) {
+                refuse(&path, "feature", name, "must be one of [features]");
+            }
+            for name in key.features.iter().flatten().filter(is_strange) {
+                refuse(&path, "features", name, "must be one of [features]");
+            }
+        }
+        let (Some(tenant), Some(tier)) = (&key.tenant, &key.tier) else { continue };
+        if settings.tiers.is_empty() {
+            continue;
+        }
+        if !settings.tiers.iter().any(|known| known.name == *tier) {
+            refuse(&path, "tier", tier, "must be one of [tiers]");
+            continue;
+        }
+        match settings.tenants.iter().find(|known| known.name == *tenant) {
+            Some(known) if known.tier != *tier => {
+                refuse(&path, "tier", tier, &format!("tenant {tenant} is of tier {} elsewhere", known.tier));
+            }
+            Some(_) => {}
+            None => settings.tenants.push(TenantSettings { name: tenant.clone(), tier: tier.clone() }),
+        }
+    }
+}
