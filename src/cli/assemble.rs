@@ -259,7 +259,11 @@ fn paths_of(provider: Option<&ProviderBackend>) -> OpenAiPaths {
     let usual = OpenAiPaths::default();
     let Some(ProviderBackend::OpenAi { paths, .. }) = provider else { return usual };
     let path = |own: &Option<String>, usual: ModelPath| own.as_deref().map_or(usual, ModelPath::new);
-    OpenAiPaths { chat: path(&paths.chat, usual.chat), embeddings: path(&paths.embeddings, usual.embeddings) }
+    OpenAiPaths {
+        chat: path(&paths.chat, usual.chat),
+        embeddings: path(&paths.embeddings, usual.embeddings),
+        models: path(&paths.models, usual.models),
+    }
 }
 
 fn asked_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {
