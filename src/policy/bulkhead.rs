@@ -302,8 +302,11 @@ impl Bulkhead {
     /// How long until a slot may be free: what the calls in flight have left of the usual holding time, if they all began together;
     /// the gap between two ends, if they are spread; with a share of jitter, 1 to 10 s.
     fn retry_after(&self, now: Timestamp, jitter: f64) -> Duration {
+        let spread = 1.0 + RETRY_AFTER_SPREAD * jitter;
+        // The longest is spread too: callers that are all told the same come back all at once.
+        let most = RETRY_AFTER_MAX.as_secs_f64() / (1.0 + RETRY_AFTER_SPREAD);
         if self.in_flight == 0 {
-            return RETRY_AFTER_MAX;
+            return Duration::from_secs_f64(most * spread);
         }
         let count = f64::from(self.in_flight);
         // Whole numbers to the end: where moments are Unix times, a float could not tell two of them apart.
@@ -311,8 +314,7 @@ impl Bulkhead {
         let age_mean = age_sum as f64 / count / 1e9;
         let hold_mean = self.hold_mean.map_or(age_mean * 2.0, |mean| mean.as_secs_f64());
         let estimate = (hold_mean - age_mean).max(hold_mean / count);
-        let spread = estimate.max(RETRY_AFTER_MIN.as_secs_f64()) * (1.0 + RETRY_AFTER_SPREAD * jitter);
-        Duration::from_secs_f64(spread.min(RETRY_AFTER_MAX.as_secs_f64()))
+        Duration::from_secs_f64(estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread)
     }
 }
 
@@ -413,6 +415,21 @@ mod tests {
             }
             let full = bulkhead.try_take(Member::agent(0), seconds(103), CHANCE).unwrap_err();
             assert!((5.0..=6.25).contains(&full.retry_after.as_secs_f64()), "{full:?}");
+        }
+    }
+
+    #[test]
+    fn callers_that_are_refused_for_long_do_not_come_back_all_at_once() {
+        // Nothing in flight and no slots; then slots that are held for an hour.
+        let mut closed = Bulkhead::single(0);
+        let mut slow = Bulkhead::single(1);
+        slow.try_take(Member::agent(0), Timestamp::ZERO, CHANCE).unwrap();
+        let later = Timestamp::ZERO.after(Duration::from_secs(3_600));
+        for bulkhead in [&mut closed, &mut slow] {
+            let told: std::collections::BTreeSet<Duration> =
+                (0..100).map(|_| bulkhead.try_take(Member::agent(0), later, CHANCE).unwrap_err().retry_after).collect();
+            assert_eq!(told.len(), 100);
+            assert!(told.iter().all(|wait| (7_900..=10_000).contains(&wait.as_millis())), "{told:?}");
         }
     }
 

@@ -66,7 +66,8 @@ impl AgentHandle {
             Some(None) => match served.try_recv() {
                 Ok(served) => self.served(context, &targets, served),
                 Err(_) if left.is_some_and(|left| left <= wait) => Err(Refusal::Deadline),
-                Err(_) => Err(refusal),
+                // It waited in vain: what it is told is how things are now, not how they were.
+                Err(_) => self.admit_any(context, &ParkedAt::default()),
             },
         }
     }

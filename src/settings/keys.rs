@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     model::{hex::unhex, name::Name},
-    runtime::run_handle::CLASSES,
+    policy::compartment::settings::{CLASSES, HighestClass},
 };
 
 /// The most keys.
@@ -57,7 +57,7 @@ pub struct KeySettings {
     /// Features that a request may name; `None` = any.
     pub features: Option<Vec<Name>>,
     /// The highest class that a request may ask for.
-    pub priority_max: &'static str,
+    pub priority_max: HighestClass,
     /// Whether requests may name tenant and user.
     pub acting: Acting,
 }
@@ -106,7 +106,12 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>) -> Option<KeySet
         role: reader.choice("role", ROLE_DEFAULT, &[("caller", Role::Caller), ("operator", Role::Operator)], &[]),
         feature: read_name(&mut reader, "feature"),
         features: read_names(&mut reader, "features"),
-        priority_max: reader.choice("priority_max", PRIORITY_DEFAULT, &CLASSES.map(|class| (class, class)), &[]),
+        priority_max: HighestClass::of(reader.choice(
+            "priority_max",
+            PRIORITY_DEFAULT,
+            &CLASSES.map(|class| (class, class)),
+            &[],
+        )),
         acting: if reader.truth("may_act_for", false) { Acting::ForOthers } else { Acting::ForItself },
         name,
     };

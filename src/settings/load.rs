@@ -166,9 +166,12 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let files = read_files(&mut reader);
     let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
-    let keys = read_keys(&mut reader);
+    let mut keys = read_keys(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
+    for key in &mut keys {
+        key.priority_max = key.priority_max.in_order(&compartments.classes.order);
+    }
     reader.finish(&LATER);
     let keys_place = root.get("keys").map_or(Origin::Default, |node| node.origin.clone());
     check_keys(&keys, &keys_place, &mut report.problems);

@@ -18,6 +18,7 @@ mod support;
 mod ageing;
 mod bulkhead;
 mod chaos;
+mod classes;
 mod clock;
 mod dead_letters;
 mod gates;

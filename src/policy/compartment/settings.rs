@@ -191,6 +191,38 @@ impl ClassSettings {
     }
 }
 
+/// The highest class that a caller may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HighestClass {
+    class: &'static str,
+    order: [&'static str; CLASSES.len()],
+}
+
+impl HighestClass {
+    /// This one of [`CLASSES`], in their usual order.
+    pub const fn of(class: &'static str) -> Self {
+        Self { class, order: CLASSES }
+    }
+
+    /// The same class where classes stand in another order; an order that is none changes nothing.
+    #[must_use]
+    pub fn in_order(self, order: &[&'static str]) -> Self {
+        let order = order.try_into().unwrap_or(self.order);
+        Self { order, ..self }
+    }
+
+    /// Its name.
+    pub const fn as_str(self) -> &'static str {
+        self.class
+    }
+
+    /// Whether this class is not above it.
+    pub fn allows(self, class: &str) -> bool {
+        let place = |class: &str| self.order.iter().position(|known| *known == class);
+        place(class).is_some_and(|wanted| place(self.class).is_some_and(|highest| wanted >= highest))
+    }
+}
+
 /// All compartments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CompartmentSettings {
@@ -292,6 +324,18 @@ mod tests {
         assert_eq!(classes.check().len(), 1);
         classes.order[0] = "batch";
         assert_eq!(classes.check().len(), 2);
+    }
+
+    #[test]
+    fn the_highest_class_follows_the_order() {
+        let usual = HighestClass::of("standard");
+        assert_eq!(
+            ["interactive", "standard", "batch", "?"].map(|class| usual.allows(class)),
+            [false, true, true, false]
+        );
+        let turned = usual.in_order(&["background", "batch", "standard", "interactive", "critical"]);
+        assert_eq!(["interactive", "standard", "batch"].map(|class| turned.allows(class)), [true, true, false]);
+        assert_eq!(usual.in_order(&["batch"]), usual);
     }
 
     #[test]

@@ -16,7 +16,8 @@ use crate::{
         envelope::ErrorCode,
         name::{NAME_BYTES_MAX, Name},
     },
-    runtime::{call::CallContext, journal::RunOwner, ports::Clock, run_handle::CLASSES},
+    policy::compartment::settings::{CLASS_USUAL, CLASSES},
+    runtime::{call::CallContext, journal::RunOwner, ports::Clock},
     serve::{
         answer::{failure::Failure, trace::RequestFacts},
         state::AppState,
@@ -30,8 +31,6 @@ pub const USER: &str = "x-watertight-user";
 const API_KEY: &str = "x-api-key";
 /// The longest name of a user, in bytes.
 const USER_BYTES_MAX: usize = 256;
-/// The class of requests that name none.
-const CLASS_USUAL: &str = "standard";
 /// No caller's deadline is taken for longer.
 const DEADLINE_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 
@@ -246,13 +245,12 @@ fn checked_name(what: &str, text: String) -> Result<String, Failure> {
 }
 
 fn allowed_priority(key: Option<&Key>, priority: String) -> Result<String, Failure> {
-    let rank = |class: &str| CLASSES.iter().position(|known| *known == class);
-    let Some(wanted) = rank(&priority) else {
+    if !CLASSES.contains(&priority.as_str()) {
         return Err(Failure::invalid(format!("priority must be one of {}", CLASSES.join(", "))));
-    };
+    }
     match key {
-        Some(key) if rank(key.priority_max).is_some_and(|highest| wanted < highest) => {
-            Err(Failure::forbidden(format!("this key may ask for {} at most", key.priority_max)))
+        Some(key) if !key.priority_max.allows(&priority) => {
+            Err(Failure::forbidden(format!("this key may ask for {} at most", key.priority_max.as_str())))
         }
         _ => Ok(priority),
     }
@@ -260,8 +258,7 @@ fn allowed_priority(key: Option<&Key>, priority: String) -> Result<String, Failu
 
 /// Where a key's highest class is under the usual one, it is what its requests have.
 fn lower_than_usual(key: &Key) -> Option<String> {
-    let rank = |class: &str| CLASSES.iter().position(|known| *known == class);
-    (rank(key.priority_max) > rank(CLASS_USUAL)).then(|| key.priority_max.to_owned())
+    (!key.priority_max.allows(CLASS_USUAL)).then(|| key.priority_max.as_str().to_owned())
 }
 
 fn allowed_user(key: Option<&Key>, user: String) -> Result<String, Failure> {

@@ -9,6 +9,7 @@ use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 use super::random::random_bytes;
 use crate::{
     model::name::Name,
+    policy::compartment::settings::HighestClass,
     settings::{
         keys::{Acting, KeyProof, KeySettings, Role},
         problem::Problem,
@@ -37,7 +38,7 @@ pub struct Key {
     /// Features that a request may name; `None` = any.
     pub features: Option<Vec<Name>>,
     /// The highest class.
-    pub priority_max: &'static str,
+    pub priority_max: HighestClass,
     /// Whether requests may name tenant and user.
     pub acting: Acting,
 }
@@ -121,7 +122,7 @@ mod tests {
                 role: Role::Caller,
                 feature: None,
                 features: None,
-                priority_max: "interactive",
+                priority_max: HighestClass::of("interactive"),
                 acting: Acting::ForItself,
             })
             .collect();

@@ -22,6 +22,7 @@ use crate::{
         settings::JournalSettings,
     },
     model::name::Name,
+    policy::compartment::settings::HighestClass,
     runtime::{
         engine::Runtime,
         function_agent::{AgentFailure, CallInfo, FunctionAgent},
@@ -115,7 +116,7 @@ pub(super) fn key(name: &str, tenant: Option<&str>) -> KeySettings {
         role: Role::Caller,
         feature: None,
         features: None,
-        priority_max: "interactive",
+        priority_max: HighestClass::of("interactive"),
         acting: Acting::ForItself,
     }
 }
@@ -129,7 +130,7 @@ pub(super) fn keys() -> Vec<KeySettings> {
         KeySettings { acting: Acting::ForOthers, ..key("app", None) },
         KeySettings {
             features: Some(vec![Name::try_new("chat").unwrap()]),
-            priority_max: "batch",
+            priority_max: HighestClass::of("batch"),
             ..key("low", Some("acme"))
         },
     ]
