@@ -13,8 +13,9 @@ use crate::{
     settings::{
         folder::{AgentFolder, ConfigFile, read_agent_folders, read_config_file, read_named_file},
         layers::ENVIRONMENT_PREFIX,
-        load::{Settings, Sources, Wanted, agent_names, load},
+        load::{Settings, Sources, Wanted, load},
         problem::SettingsError,
+        tree::agent_names,
     },
     workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
 };

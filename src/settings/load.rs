@@ -21,8 +21,8 @@ use super::{
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
-    layers::{merge, merge_environment, merge_flags},
-    node::{Layer, Node, Table, Value, key_path, parse_file},
+    layers::merge,
+    node::{Node, Table, Value, key_path},
     priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
@@ -30,6 +30,7 @@ use super::{
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
     targets::{fitting_targets, take_targets},
+    tree::lay_over,
     whole::check_whole,
 };
 
@@ -39,7 +40,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 17] = [
+pub(super) const TABLES: [&str; 17] = [
     "agents",
     "capture",
     "compartments",
@@ -206,33 +207,6 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         warnings,
         explained: report.rows(),
     })
-}
-
-/// The names of all agents that there are, configured or with a folder. Whether any of them can be one is not looked at.
-pub fn agent_names(sources: &Sources<'_>) -> Result<BTreeSet<Name>, SettingsError> {
-    let root = lay_over(sources, &mut Report::default())?;
-    let agents = root.get("agents").and_then(Node::as_table);
-    Ok(agents.into_iter().flat_map(Table::keys).filter_map(|name| Name::try_new(name).ok()).collect())
-}
-
-/// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
-fn lay_over(sources: &Sources<'_>, report: &mut Report) -> Result<Table, SettingsError> {
-    let known = sources.agent_folders.iter().map(|folder| (folder.name.as_str().to_owned(), unwritten(Table::new())));
-    let mut root = Table::from([("agents".to_owned(), unwritten(known.collect()))]);
-    if let Some(file) = sources.config {
-        let parsed = parse_file(&Arc::from(file.path.as_str()), &file.bytes, Layer::Config);
-        merge(&mut root, parsed.map_err(SettingsError::new)?);
-    }
-    report.warnings.extend(merge_environment(&mut root, sources.environment, &TABLES));
-    report.problems.extend(merge_flags(&mut root, sources.flags));
-    if let Some(defaults) = root.get_mut("defaults") {
-        defaults.mark(Layer::Defaults);
-    }
-    Ok(root)
-}
-
-fn unwritten(table: Table) -> Node {
-    Node { value: Value::Table(table), origin: Origin::Default, layer: Layer::Config }
 }
 
 /// Checks a table's own key as a name and its value as a table.

@@ -28,5 +28,6 @@ pub mod targets;
 pub mod template;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 mod warmth;
 mod whole;
