@@ -154,7 +154,7 @@ pub(super) struct InitArgs {
     /// Where to write watertight.toml and, if there is none, workflow.toml
     #[arg(value_name = "FOLDER", default_value = ".")]
     pub(super) folder: PathBuf,
-    /// An OpenAI-compatible server to use, instead of looking for one on this machine
+    /// An OpenAI-compatible server, or an Ollama, to use instead of looking for one on this machine
     #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
     /// Look for no server: agents compute inside the program

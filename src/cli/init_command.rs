@@ -11,12 +11,15 @@ use crate::{
     transport::{
         client::{ProviderClient, ProviderOptions},
         http_agent::health::probe_health,
+        ollama::server::OllamaServer,
         openai::probe::{MODELS_PATH, probe_models},
     },
 };
 
 /// Where model servers usually listen on one's own machine: llama.cpp, its second, LM Studio, vLLM.
 const USUAL_PORTS: [u16; 4] = [8080, 8081, 1234, 8000];
+/// Where Ollama listens.
+const OLLAMA: &str = crate::settings::ollama::BASE_URL;
 /// So long a server may take to list its models.
 const PROBE_WAIT: Duration = Duration::from_millis(1_500);
 /// The reference workflow: photos and notes in, a post out.
@@ -28,6 +31,7 @@ pub(super) async fn init(args: InitArgs) -> Result<(), Stop> {
     let found = match &case {
         InitCase::Embedded => "no model server: the agents compute inside the program, without a model".to_owned(),
         InitCase::OpenAiServer { base_url, models, .. } => format!("{base_url} with {}", models.join(", ")),
+        InitCase::OllamaServer { base_url, models } => format!("Ollama at {base_url} with {}", models.join(", ")),
         InitCase::HttpAgents { base_url, .. } => base_url.clone(),
     };
     say(&format!("found {found}"));
@@ -49,6 +53,9 @@ async fn detect(args: &InitArgs) -> Result<InitCase, Stop> {
         return Ok(InitCase::Embedded);
     }
     if let Some(server) = &args.server {
+        if let Some(ollama) = ollama(server).await {
+            return Ok(ollama);
+        }
         let models = models(server).await.map_err(|message| Stop::Usage(format!("--server {server}: {message}")))?;
         return Ok(InitCase::OpenAiServer { flavor: flavor(server).await, base_url: server.clone(), models });
     }
@@ -60,7 +67,22 @@ async fn detect(args: &InitArgs) -> Result<InitCase, Stop> {
             return Ok(InitCase::OpenAiServer { flavor: flavor(&base_url).await, base_url, models });
         }
     }
-    Ok(InitCase::Embedded)
+    Ok(ollama(OLLAMA).await.unwrap_or(InitCase::Embedded))
+}
+
+/// Ollama at this address, if it answers there as only Ollama does and has a model.
+async fn ollama(address: &str) -> Option<InitCase> {
+    let base_url = address.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+    let mut options = ProviderOptions::at(&base_url);
+    options.connect_timeout = PROBE_WAIT;
+    let client = ProviderClient::try_new(&options).ok()?;
+    let server = OllamaServer::new(&client);
+    let asking = async {
+        server.version().await.ok()?;
+        server.models().await.ok()
+    };
+    let models = tokio::time::timeout(PROBE_WAIT, asking).await.ok().flatten()?;
+    (!models.is_empty()).then_some(InitCase::OllamaServer { base_url, models })
 }
 
 /// llama.cpp serves `/props` beside its OpenAI API; nobody else does.

@@ -80,8 +80,8 @@ pub(crate) fn logged_call(
 }
 
 /// A call that a guard refused.
-pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: Caller) -> CallRecord {
-    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), &caller) }
+pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: &Caller) -> CallRecord {
+    CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), caller) }
 }
 
 fn common(

@@ -171,14 +171,16 @@ impl AgentHandle {
         let lease = self
             .pass_gates(id, now, parked, &mut passes)
             .and_then(|()| warming::not_warming(&self.agent, now))
-            .and_then(|()| self.take_slots(context, now, held));
+            .and_then(|()| self.take_slots(context, now, held))
+            // Last, so that only a call that is made finds the model cold and warms it up.
+            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
         match lease {
-            Ok(lease) => {
+            Ok((found, lease)) => {
                 passes.announce(shared, now);
                 if !moves_on {
                     self.agent.metrics.admitted.increment(1);
                 }
-                Ok(Permit::new(shared, &self.agent, id, passes, lease))
+                Ok(Permit::new(shared, &self.agent, id, passes, lease, found))
             }
             Err(refusal) => {
                 passes.undo(shared, now);
@@ -219,7 +221,7 @@ impl AgentHandle {
         ];
         metric::count(metric::REFUSED, labels, 1);
         if let Some(log) = &self.shared.call_log {
-            log.finished(logged_refusal(&self.shared, &self.agent, envelope, Caller::of(context)));
+            log.finished(logged_refusal(&self.shared, &self.agent, envelope, &Caller::of(context)));
         }
     }
 

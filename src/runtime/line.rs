@@ -1,7 +1,7 @@
 //! A caller in the line: where one is configured, a call that lacks only a slot waits for it, in its own task. It holds nothing while it
 //! waits; deadline, stop and gates are asked again when it is served. Leaving costs nothing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -28,16 +28,67 @@ impl Drop for Standing<'_> {
     }
 }
 
+/// What a caller has who waited for a model.
+enum Waited {
+    /// Everything.
+    Admitted(Admitted),
+    /// Not yet everything.
+    Lacks(Refusal),
+}
+
 impl AgentHandle {
-    /// Waits for the slot that `refusal` found missing, as long as feature, tier and deadline allow; what was refused otherwise stays so.
+    /// Waits for the slot that `refusal` found missing, or for the model that is being loaded, as long as feature, tier and deadline allow;
+    /// what was refused otherwise stays so.
     pub(crate) async fn line_up(&self, context: &CallContext, refusal: Refusal) -> Result<Admitted, Refusal> {
-        if !refusal.is_full() {
+        let mut allowed = self.shared.compartments.max_wait(context.asking());
+        let refusal = match refusal.warming().map(Arc::clone) {
+            Some(model) if !allowed.is_zero() => {
+                let began = self.shared.now();
+                let refusal = self.wait_for_model(context, (&model, allowed), refusal).await?;
+                allowed = allowed.saturating_sub(self.shared.now().since(began));
+                match refusal {
+                    Waited::Admitted(admitted) => return Ok(admitted),
+                    Waited::Lacks(refusal) => refusal,
+                }
+            }
+            _ => refusal,
+        };
+        if refusal.is_full() { self.stand_in_line(context, allowed, refusal).await } else { Err(refusal) }
+    }
+
+    /// Once the model is there, everything is asked for again.
+    async fn wait_for_model(
+        &self,
+        context: &CallContext,
+        (model, allowed): (&str, Duration),
+        refusal: Refusal,
+    ) -> Result<Waited, Refusal> {
+        let shared = &self.shared;
+        let left = context.deadline.map_or(Duration::MAX, |deadline| deadline.since(shared.now()));
+        let is_over = tokio::select! {
+            biased;
+            is_over = shared.models.until_over(model) => is_over,
+            () = shared.stopping.cancelled() => return Err(Refusal::ShuttingDown),
+            () = tokio::time::sleep(allowed.min(left)) => return Err(if left <= allowed { Refusal::Deadline } else { refusal }),
+        };
+        if !is_over {
             return Err(refusal);
         }
+        match self.admit_any(context, &ParkedAt::default()) {
+            Ok(admitted) => Ok(Waited::Admitted(admitted)),
+            Err(refusal) => Ok(Waited::Lacks(refusal)),
+        }
+    }
+
+    async fn stand_in_line(
+        &self,
+        context: &CallContext,
+        allowed: Duration,
+        refusal: Refusal,
+    ) -> Result<Admitted, Refusal> {
         let shared = &self.shared;
         let now = shared.now();
         let left = context.deadline.map(|deadline| deadline.since(now));
-        let allowed = shared.compartments.max_wait(context.asking());
         let wait = left.map_or(allowed, |left| left.min(allowed));
         if wait.is_zero() {
             return Err(refusal);

@@ -8,6 +8,7 @@ use super::{
     core::{AgentCore, Guard, Shared},
     metric,
     supervisor::SupervisorMessage,
+    warming::Found,
 };
 use crate::{
     model::clock::Timestamp,
@@ -180,6 +181,8 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// How the call found its model; taken by whoever makes it.
+    pub(crate) found: Option<Found>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
     pub(crate) aged: bool,
     /// It is on its way to the supervisor with an outcome.
@@ -188,13 +191,21 @@ pub(crate) struct Permit {
 }
 
 impl Permit {
-    pub(crate) fn new(shared: &Arc<Shared>, agent: &Arc<AgentCore>, id: u64, passes: Passes, lease: Lease) -> Self {
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        agent: &Arc<AgentCore>,
+        id: u64,
+        passes: Passes,
+        lease: Lease,
+        found: Found,
+    ) -> Self {
         Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
             id,
             passes,
             lease: Arc::new(lease),
+            found: Some(found),
             aged: false,
             handed_over: false,
             settled: false,

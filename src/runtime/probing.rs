@@ -16,7 +16,7 @@ use super::{
     ports::WarmUp,
     settings::Prewarm,
     supervisor::{Facts, SupervisorMessage},
-    warming,
+    warming::{self, Found, WarmingUp},
 };
 use crate::{
     model::{
@@ -65,8 +65,8 @@ pub(crate) fn warm_ahead(shared: &Arc<Shared>, agents: &[usize]) {
 
 /// A place that refuses is not warmed: it is ill, or at work, or being warmed already. While a gate is half-open this is one of its trials.
 async fn warm_one(shared: &Arc<Shared>, agent: &Arc<AgentCore>) {
-    let Some(permit) = enter(shared, agent) else { return };
-    let Some(warming_up) = warming::look_ahead(shared, agent) else { return };
+    let Some(mut permit) = enter(shared, agent) else { return };
+    let Some(warming_up) = warm_up_of(&mut permit) else { return };
     let work = async { warming_up.run().await.map(drop) };
     let is_trial = permit.passes.any_trial();
     let ended = until_stopped(shared, work).await;
@@ -137,8 +137,8 @@ impl Probing {
 
     async fn take(&self, shared: &Arc<Shared>, agent: &Arc<AgentCore>) {
         // Trials that others hold, or that are kept for runs, are theirs.
-        let Some(permit) = enter(shared, agent) else { return };
-        let ending = match until_stopped(shared, ask(shared, agent, self.probe)).await {
+        let Some(mut permit) = enter(shared, agent) else { return };
+        let ending = match until_stopped(shared, ask(&mut permit, self.probe)).await {
             Ok(()) => Ending::Success,
             Err(failure) => failure.ending,
         };
@@ -159,18 +159,27 @@ fn enter(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Option<Permit> {
     handle.admit(&CallContext::default()).ok()
 }
 
-async fn ask(shared: &Arc<Shared>, agent: &Arc<AgentCore>, probe: Probe) -> Result<(), AttemptFailure> {
+/// The warm-up that is to be made with this permit, if any is: the one that its call found necessary, or one ahead of every call.
+fn warm_up_of(permit: &mut Permit) -> Option<WarmingUp> {
+    match permit.found.take() {
+        Some(Found::Cold(warming_up)) => Some(warming_up),
+        _ => warming::look_ahead(&permit.shared, &permit.agent),
+    }
+}
+
+async fn ask(permit: &mut Permit, probe: Probe) -> Result<(), AttemptFailure> {
+    let agent = Arc::clone(&permit.agent);
     let nobody = || AttemptFailure::new(Ending::OwnRefusal, "there is nothing to ask");
     match probe {
         Probe::Off => Err(nobody()),
         Probe::Health => match agent.backend.health() {
-            Some(asking) => within(agent, asking).await,
+            Some(asking) => within(&agent, asking).await,
             None => Err(nobody()),
         },
         // Where the model has to be loaded, its warm-up is the smallest request there is.
-        Probe::Request => match warming::look_ahead(shared, agent) {
+        Probe::Request => match warm_up_of(permit) {
             Some(warming_up) => warming_up.run().await.map(drop),
-            None => match within(agent, agent.backend.warm_up()).await? {
+            None => match within(&agent, agent.backend.warm_up()).await? {
                 WarmUp::NotNeeded => Err(nobody()),
                 WarmUp::Loaded | WarmUp::WasLoaded => Ok(()),
             },

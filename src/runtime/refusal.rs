@@ -113,6 +113,23 @@ impl Refusal {
         }
     }
 
+    /// The model whose warm-up is in the way.
+    pub(crate) fn warming(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Warming { model, .. } => Some(model),
+            Self::Everywhere { spoken, .. } => spoken.warming(),
+            _ => None,
+        }
+    }
+
+    /// How long that is expected to last.
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Warming { wait, .. } => Some(*wait),
+            _ => None,
+        }
+    }
+
     /// Whether it holds for the call whatever its target.
     pub(crate) fn is_of_call(&self) -> bool {
         match self {

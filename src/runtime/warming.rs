@@ -11,12 +11,13 @@ use std::{
 };
 
 use metrics::Label;
+use tokio::sync::{Notify, Semaphore};
 
 use super::{
     core::{AgentCore, Shared, lock},
     metric,
     orchestrator::OrchestratorMessage,
-    ports::{Backend, ColdStart, Progress, WarmUp},
+    ports::{Backend, ColdStart, WarmUp},
     refusal::Refusal,
     settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
 };
@@ -25,16 +26,23 @@ use crate::{
         clock::Timestamp,
         facts::{Ending, TimeoutKind},
         name::Name,
-        reply::{AttemptFailure, Reply},
+        reply::AttemptFailure,
     },
     policy::warmth::{
-        machine::{Ask, Belief, Epoch, FoundCold, WarmUpEnd, Warmth},
+        machine::{Ask, Belief, Epoch, WarmUpEnd, Warmth},
         swaps::Swaps,
     },
 };
 
+mod sight;
+
+pub(crate) use sight::Sight;
+
 /// A server that says that it is loading is asked again after this.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Callers that may wait for one model where a line is configured; whoever comes then is refused.
+const WAITING_MAX: usize = 1_000;
 
 /// One model on one provider.
 pub(crate) struct ModelCore {
@@ -51,6 +59,10 @@ pub(crate) struct ModelCore {
     is_warming: AtomicBool,
     /// How often another model threw it out while it was still wanted.
     swaps: AtomicU64,
+    /// Told whenever a warm-up ends.
+    ended: Notify,
+    /// Callers that wait for that.
+    waiting: Semaphore,
 }
 
 /// All models that are looked after.
@@ -112,12 +124,28 @@ impl Models {
                 warmth: Mutex::new(Warmth::default()),
                 is_warming: AtomicBool::new(false),
                 swaps: AtomicU64::new(0),
+                ended: Notify::new(),
+                waiting: Semaphore::new(WAITING_MAX),
             };
             core.show(Belief::Unknown);
             metric::count(metric::MODEL_SWAPS, core.labels(), 0);
             Arc::new(core)
         });
         Some(Arc::clone(core))
+    }
+
+    /// Waits until the model of this name is being warmed up no longer. False, at once, if too many wait for it already.
+    pub(crate) async fn until_over(&self, name: &str) -> bool {
+        let Some(model) = lock(&self.all).get(name).map(Arc::clone) else { return true };
+        let Ok(_place) = model.waiting.try_acquire() else { return false };
+        let ended = model.ended.notified();
+        tokio::pin!(ended);
+        // Listening comes before looking, so that no end falls between the two.
+        ended.as_mut().enable();
+        if model.is_warming.load(Ordering::Acquire) {
+            ended.await;
+        }
+        true
     }
 
     /// The other models of this one's provider.
@@ -208,26 +236,17 @@ impl ModelCore {
     }
 }
 
-/// What an attempt needs to tell of its model: which, and in which epoch it began.
-pub(crate) struct Sight {
-    model: Arc<ModelCore>,
-    cold_start: ColdStart,
-    epoch: Epoch,
-}
-
-/// What a call finds before its first attempt.
+/// What a call that has everything else finds.
 pub(crate) enum Found {
     /// Nothing is in its way.
     Ready(Option<Sight>),
     /// The model has to be warmed up first, by this call.
     Cold(WarmingUp),
-    /// Somebody else does that.
-    Warming(AttemptFailure),
 }
 
-/// Looks at the agent's model before an attempt.
-pub(crate) fn look(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Found {
-    let Some(model) = &agent.model else { return Found::Ready(None) };
+/// Looks at the agent's model before an attempt. Refused if somebody else warms it up.
+pub(crate) fn look(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Result<Found, Refusal> {
+    let Some(model) = &agent.model else { return Ok(Found::Ready(None)) };
     let cold_start = cold_start(&agent.settings, &*agent.backend);
     let asked = {
         let mut warmth = lock(&model.warmth);
@@ -237,13 +256,9 @@ pub(crate) fn look(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Found {
         asked
     };
     match asked {
-        Ask::Go(epoch) => Found::Ready(Some(Sight { model: Arc::clone(model), cold_start, epoch })),
-        Ask::WarmUp(epoch) => Found::Cold(WarmingUp::begin(shared, agent, model, epoch)),
-        Ask::Wait(wait) => {
-            let refusal = Refusal::Warming { model: Arc::clone(&model.name), wait };
-            let failure = AttemptFailure::new(Ending::OwnRefusal, refusal.to_string());
-            Found::Warming(AttemptFailure { retry_after: Some(wait), ..failure })
-        }
+        Ask::Go(epoch) => Ok(Found::Ready(Some(Sight::at(model, cold_start, epoch)))),
+        Ask::WarmUp(epoch) => Ok(Found::Cold(WarmingUp::begin(shared, agent, model, epoch))),
+        Ask::Wait(wait) => Err(Refusal::Warming { model: Arc::clone(&model.name), wait }),
     }
 }
 
@@ -313,6 +328,7 @@ impl WarmingUp {
         if end == WarmUpEnd::Loaded {
             shared.models.was_loaded(model, now);
         }
+        model.ended.notify_waiters();
         shared.orchestrator.cast(OrchestratorMessage::Warmed(users_of(shared, model)));
     }
 }
@@ -342,51 +358,6 @@ async fn until_loaded(backend: &dyn Backend) -> Result<WarmUp, AttemptFailure> {
             }
             Ok(WarmUp::WasLoaded) if was_loading => return Ok(WarmUp::Loaded),
             ended => return ended,
-        }
-    }
-}
-
-impl Sight {
-    fn of(model: &Arc<ModelCore>, agent: &AgentCore) -> Self {
-        let epoch = lock(&model.warmth).epoch();
-        Self { model: Arc::clone(model), cold_start: cold_start(&agent.settings, &*agent.backend), epoch }
-    }
-
-    /// Whether the model was not there all along: being slow or late then says nothing about anybody's health.
-    pub(crate) fn is_excused(&self, progress: &Progress) -> bool {
-        progress.had_model_loaded() || lock(&self.model.warmth).epoch() != self.epoch
-    }
-
-    /// Tells what an attempt saw of its model.
-    pub(crate) fn tell(&self, shared: &Shared, result: &Result<Reply, AttemptFailure>, progress: &Progress) {
-        let now = shared.now();
-        let has_content = result.is_ok() || progress.first_content().is_some();
-        let on_the_way = has_content && progress.had_model_loaded();
-        let mut warmth = lock(&self.model.warmth);
-        let (before, used_at) = (warmth.belief(now), warmth.used_at());
-        let found = match result {
-            _ if on_the_way => warmth.loaded_on_the_way(self.epoch, self.cold_start, now),
-            _ if has_content => {
-                warmth.used(self.epoch, self.cold_start, now);
-                FoundCold::Stale
-            }
-            Err(AttemptFailure { ending: Ending::Loading, .. }) => warmth.found_cold(self.epoch, now),
-            Err(AttemptFailure { ending: Ending::Timeout { .. } | Ending::Network { .. }, .. }) => {
-                warmth.doubted(self.epoch);
-                FoundCold::Stale
-            }
-            _ => FoundCold::Stale,
-        };
-        let after = warmth.belief(now);
-        drop(warmth);
-        if after != before {
-            self.model.show(after);
-        }
-        if found == FoundCold::Surprise {
-            shared.models.was_surprised(&self.model, used_at, now);
-        }
-        if on_the_way && found != FoundCold::Stale {
-            shared.models.was_loaded(&self.model, now);
         }
     }
 }

@@ -18,6 +18,13 @@ pub enum InitCase {
         /// What it is, as far as that could be told.
         flavor: super::provider::Flavor,
     },
+    /// An Ollama server.
+    OllamaServer {
+        /// Its address.
+        base_url: String,
+        /// The models that it has; the first is used.
+        models: Vec<String>,
+    },
     /// Services of the user's own.
     HttpAgents {
         /// The address that their paths are joined to.
@@ -35,6 +42,7 @@ pub fn config_text(case: &InitCase) -> String {
         InitCase::OpenAiServer { base_url, models, flavor } => {
             push(&mut text, &open_ai_server(base_url, models, *flavor));
         }
+        InitCase::OllamaServer { base_url, models } => push(&mut text, &ollama_server(base_url, models)),
         InitCase::HttpAgents { base_url, agents } => push(&mut text, &http_agents(base_url, agents)),
     }
     text.push_str(DEFAULTS);
@@ -55,17 +63,7 @@ fn open_ai_server(base_url: &str, models: &[String], flavor: super::provider::Fl
         "kind = \"openai\"".to_owned(),
         format!("base_url = {}", quoted(base_url)),
     ];
-    match models.split_first() {
-        Some((first, others)) => {
-            lines.push(format!("model = {}", quoted(first)));
-            if !others.is_empty() {
-                let others: Vec<String> = others.iter().take(MODELS_SHOWN_MAX).map(|model| quoted(model)).collect();
-                lines.push(format!("# It also has {}.", others.join(", ")));
-            }
-        }
-        None => lines
-            .push("model = \"default\"                        # the server listed no models: name one here".to_owned()),
-    }
+    lines.extend(model_lines(models));
     match flavor {
         super::provider::Flavor::LlamaCpp => {
             lines.push(
@@ -82,6 +80,40 @@ fn open_ai_server(base_url: &str, models: &[String], flavor: super::provider::Fl
     }
     lines.push(
         "# api_key_env = \"LOCAL_KEY\"                # the variable that holds the key, never the key".to_owned(),
+    );
+    lines
+}
+
+/// The first model, and what else there is.
+fn model_lines(models: &[String]) -> Vec<String> {
+    let Some((first, others)) = models.split_first() else {
+        return vec![
+            "model = \"default\"                        # the server listed no models: name one here".to_owned(),
+        ];
+    };
+    let mut lines = vec![format!("model = {}", quoted(first))];
+    if !others.is_empty() {
+        let others: Vec<String> = others.iter().take(MODELS_SHOWN_MAX).map(|model| quoted(model)).collect();
+        lines.push(format!("# It also has {}.", others.join(", ")));
+    }
+    lines
+}
+
+fn ollama_server(base_url: &str, models: &[String]) -> Vec<String> {
+    let mut lines = vec![
+        "# The Ollama that was found. All agents use it: it is the only provider.".to_owned(),
+        "[providers.local]".to_owned(),
+        "kind = \"ollama\"".to_owned(),
+        format!("base_url = {}", quoted(base_url)),
+    ];
+    lines.extend(model_lines(models));
+    lines.extend(
+        [
+            "slots = 1                                # it queues without bound; more with OLLAMA_NUM_PARALLEL",
+            "num_ctx = 8192                           # tokens of prompt and answer together; longer ones are refused, never cut",
+            "# keep_alive = \"5m\"                      # how long the model stays loaded; \"forever\"",
+        ]
+        .map(str::to_owned),
     );
     lines
 }
@@ -214,6 +246,10 @@ mod tests {
             server("http://127.0.0.1:8081/v1", &["qwen", "smol\"\\\nlm"], Flavor::Any),
             server("http://127.0.0.1:8080/v1", &["a\"b\\c\u{7}"], Flavor::LlamaCpp),
             server("http://[::1]:1/v1", &[], Flavor::Any),
+            InitCase::OllamaServer {
+                base_url: "http://127.0.0.1:11434".to_owned(),
+                models: vec!["qwen2.5:3b".to_owned(), "a\"b".to_owned()],
+            },
             InitCase::HttpAgents {
                 base_url: "http://127.0.0.1:9000".to_owned(),
                 agents: vec![agent("style", "/style/analyze"), agent("v1.draft", "/draft")],
@@ -229,7 +265,7 @@ mod tests {
             let settings = Given::config(&text).load().unwrap_or_else(|error| panic!("{case:?}\n{error}\n{text}"));
             assert!(!settings.providers.is_empty(), "{case:?}");
             match case {
-                InitCase::OpenAiServer { models, .. } => {
+                InitCase::OpenAiServer { models, .. } | InitCase::OllamaServer { models, .. } => {
                     let model = models.first().map_or("default", String::as_str);
                     assert!(settings.agents.iter().all(|agent| agent.settings.model.as_deref() == Some(model)));
                 }

@@ -755,7 +755,7 @@ fn each_slip_is_named() {
             "agents.chat.prewarm = true: must not be true where warm_up is \"off\"",
         ),
         (
-            other("kind = 'http'\nbase_url = 'http://h'\nmodels_max = 1").replace("\n\n", "\n"),
+            other("kind = 'http'\nmodels_max = 1\nbase_url = 'http://h'").replace("\n\n", "\n"),
             "providers.x.models_max = 1: is not for kind = \"http\": no model is loaded there",
         ),
         (

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{
     data_url,
     hiding::{Hiding, header_lines, readable, url_text},
+    ndjson::NdjsonDecoder,
     recording::{Recording, Sent},
     sse::SseDecoder,
 };
@@ -36,9 +37,14 @@ impl Recorded for Recording {
             hiding.hide_begun(&mut answer);
         }
         let answer = bounded(data_url::shorten(&answer), KEPT_ANSWER_BYTES_MAX, heard.is_cut);
-        let is_stream =
-            head.headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let text = is_stream.then(|| stream_text(&heard.body));
+        let is_of = |kind: &str| {
+            head.headers.get("content-type").is_some_and(|told| told.as_bytes().starts_with(kind.as_bytes()))
+        };
+        let text = if is_of("text/event-stream") {
+            Some(stream_text(&heard.body))
+        } else {
+            is_of("application/x-ndjson").then(|| lines_text(&heard.body))
+        };
         let text =
             text.map(|text| bounded(data_url::shorten(&hiding.hide(&text)), KEPT_ANSWER_BYTES_MAX, heard.is_cut));
         Said { prompt, answer: Some(answer), text }
@@ -94,6 +100,17 @@ fn stream_text(body: &[u8]) -> String {
         if let Some(piece) = pieces.iter().find_map(|place| frame.pointer(place).and_then(Value::as_str)) {
             text.push_str(piece);
         }
+    }
+    text
+}
+
+/// The text that lines of Ollama's bring.
+fn lines_text(body: &[u8]) -> String {
+    let (mut decoder, mut text) = (NdjsonDecoder::new(), String::new());
+    decoder.push(body);
+    while let Ok(Some(line)) = decoder.pop() {
+        let content = line.get("message").and_then(|message| message.get("content")).and_then(Value::as_str);
+        text.push_str(content.unwrap_or_default());
     }
     text
 }

@@ -18,6 +18,7 @@ mod interrupt;
 mod isolation;
 mod main_job;
 mod model;
+mod ollama;
 mod photos;
 mod pipes;
 mod rerun;

@@ -94,7 +94,7 @@ async fn an_hour_of_three_twelve_and_forty_runs() {
     for (runs, loads) in [(3, 2), (12, 6), (40, 1)] {
         let mut node = Node::start(["qwen"; 4], Prewarm::No).await;
         let handles = node.hour_of(runs).await;
-        assert_eq!(handles.len() as u32, runs);
+        assert_eq!(u32::try_from(handles.len()), Ok(runs));
         let mut ended = Vec::new();
         for run in &handles {
             let record = run.finished().await;
@@ -132,7 +132,7 @@ async fn a_server_that_goes_down_is_noticed_after_three_calls_and_the_runs_wait_
     let event = node.events.try_recv().unwrap();
     assert_eq!((&*event.breaker, event.transition.to), ("provider:local", StateName::Open));
     // A run that comes now spends nothing: it waits until the server is there again.
-    let asked = || node.server.attempts.lock().unwrap().len() as u32 + node.server.warm_ups.load(Ordering::SeqCst);
+    let asked = || (node.server.attempts.lock().unwrap().len(), node.server.warm_ups.load(Ordering::SeqCst));
     let spent = asked();
     let pipeline = crate::support::workflow("deadline = \"1h\"", &chain_text(&FOUR));
     let run = start(&node.runtime, &pipeline);

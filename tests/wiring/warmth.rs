@@ -9,7 +9,12 @@ use serde_json::Value;
 use watertight::model::reply::{AttemptFailure, Reply};
 use watertight::{
     model::facts::{Ending, TimeoutKind},
-    policy::{breaker::state::StateName, retry_settings::RetrySettings, warmth::machine::Belief},
+    policy::{
+        breaker::state::StateName,
+        compartment::settings::{CompartmentSettings, FeatureSettings},
+        retry_settings::RetrySettings,
+        warmth::machine::Belief,
+    },
     runtime::{
         call::{CallContext, CallRequest},
         engine::{AgentView, Runtime, WarmthView},
@@ -21,7 +26,7 @@ use watertight::{
 use crate::{
     kit::{
         Answer, Scripted, agent, builder, call, call_later, code, model_server::ModelServer, model_server::ServedModel,
-        pass, provider, settle,
+        name, pass, provider, settle,
     },
     support::{Call, FOUR, call_with, changes, ms, s, state},
 };
@@ -475,4 +480,65 @@ async fn a_crowd_pays_once() {
     assert_eq!((server.counts(), codes["OK"]), ((1, 0, 1), 1), "{codes:?}");
     assert_eq!(codes.values().sum::<i32>(), 1_000);
     assert!(codes.keys().all(|code| ["OK", "AGENT_WARMING", "AGENT_BULKHEAD_FULL"].contains(&code.as_str())));
+}
+
+/// Where a line is configured, callers wait in it for the model, as long as it allows and no longer; bounded, and everything asked anew.
+#[tokio::test(start_paused = true)]
+async fn callers_wait_for_the_model_where_a_line_is_configured() {
+    let server = ModelServer::start(s(1));
+    let patient = FeatureSettings { max_wait: s(120), ..FeatureSettings::new(name("chat")) };
+    let hasty = FeatureSettings { max_wait: s(20), ..FeatureSettings::new(name("batch")) };
+    let compartments = CompartmentSettings { features: vec![patient, hasty], ..CompartmentSettings::default() };
+    let local = ProviderSettings { slots: Some(1), loaded_models: LoadedModels::AtMost(1), ..provider("local") };
+    let mut builder = builder().provider(local).compartments(compartments);
+    for of in ["style", "draft"] {
+        builder = builder.agent(impatient(of), server.model("qwen"));
+    }
+    let runtime = builder.start().await.unwrap();
+    let began = tokio::time::Instant::now();
+    let later = |of: &str, feature: &str, deadline: Option<u64>| {
+        let deadline = deadline.map(|seconds| runtime.clock().now().after(s(seconds)));
+        let context = CallContext { feature: Some(feature.to_owned()), deadline, ..CallContext::default() };
+        let (handle, request) = (runtime.agent(of).unwrap(), CallRequest { context, ..CallRequest::of(Value::Null) });
+        Call(tokio::spawn(async move { handle.call(request).await }))
+    };
+    // All in the same moment: one of them warms up, the others find that before they take anything.
+    let waiting: Vec<_> = (0..5).map(|at| later(["style", "draft"][at % 2], "chat", None)).collect();
+    let (hasty, late) = (later("draft", "batch", None), later("style", "chat", Some(30)));
+    let leaver = later("draft", "chat", None);
+    pass(s(10)).await;
+    drop(leaver);
+    assert_eq!((code(&hasty.end().await), began.elapsed()), ("AGENT_WARMING".into(), s(20)));
+    assert_eq!((code(&late.end().await), began.elapsed()), ("DEADLINE_EXCEEDED".into(), s(30)));
+    for call in waiting {
+        assert_eq!(code(&call.end().await), "OK");
+    }
+    assert_eq!((began.elapsed(), server.counts()), (s(50), (1, 0, 1)), "45 s for the load, one second each");
+    assert_eq!(server.peak.load(Ordering::SeqCst), 1);
+    settle().await;
+    assert!(runtime.agents().iter().all(|agent| agent.in_flight == 0));
+}
+
+/// A crowd beyond what a line holds is sent away.
+#[tokio::test(start_paused = true)]
+async fn no_more_wait_for_a_model_than_there_is_room_for() {
+    let server = ModelServer::start(ms(1));
+    let chat = FeatureSettings { max_wait: s(120), line_max: 100_000, ..FeatureSettings::new(name("chat")) };
+    let compartments = CompartmentSettings { features: vec![chat], ..CompartmentSettings::default() };
+    let builder = builder().provider(provider("local")).compartments(compartments);
+    let runtime = builder.agent(impatient("draft"), server.model("qwen")).start().await.unwrap();
+    let calls: Vec<_> = (0..1_500)
+        .map(|_| {
+            let context = CallContext { feature: Some("chat".to_owned()), ..CallContext::default() };
+            let (handle, request) =
+                (runtime.agent("draft").unwrap(), CallRequest { context, ..CallRequest::of(Value::Null) });
+            tokio::spawn(async move { handle.call(request).await })
+        })
+        .collect();
+    let mut codes = std::collections::BTreeMap::new();
+    for call in calls {
+        *codes.entry(code(&call.await.unwrap())).or_insert(0) += 1;
+    }
+    assert_eq!(codes, [("AGENT_WARMING".to_owned(), 499), ("OK".to_owned(), 1_001)].into());
+    assert_eq!(server.counts(), (1, 0, 1));
 }

@@ -36,13 +36,21 @@ impl Call {
     pub(super) async fn get_warm(&mut self, cancel: &CancellationToken) -> Result<(), CallEnd> {
         // What follows is not excused by what was.
         self.warmth.is_excused = false;
-        match warming::look(&self.shared, &self.agent) {
-            Found::Ready(sight) => {
+        let found = match self.permit.found.take() {
+            Some(found) => Ok(found),
+            None => warming::look(&self.shared, &self.agent),
+        };
+        match found {
+            Ok(Found::Ready(sight)) => {
                 self.sight = sight;
                 Ok(())
             }
-            Found::Warming(failure) => Err((Err(failure), Some(Stop::NotRetryable))),
-            Found::Cold(warming_up) => {
+            Err(refusal) => {
+                let failure = AttemptFailure::new(Ending::OwnRefusal, refusal.to_string());
+                let retry_after = refusal.wait();
+                Err((Err(AttemptFailure { retry_after, ..failure }), Some(Stop::NotRetryable)))
+            }
+            Ok(Found::Cold(warming_up)) => {
                 self.warmth.has_waited = true;
                 self.sight = Some(self.warm_up(warming_up, cancel).await?);
                 // The call's own patience is with an agent that is there.

@@ -159,3 +159,16 @@ fn texts_of_streams_of_all_kinds() {
         assert_eq!(stream_text(frames.as_bytes()), want, "{frames}");
     }
 }
+
+#[test]
+fn texts_of_lines() {
+    let line = |text: &str| format!("{{\"message\":{{\"content\":\"{text}\"}},\"done\":false}}\n");
+    for (body, want) in [
+        (line("초") + &line("안") + "{\"done\":true}", "초안"),
+        ("{\"error\":\"it broke\"}\n".to_owned(), ""),
+        (line("a") + "<html>\n" + &line("b"), "a"),
+        (line("a") + "{\"message\":{\"content\":\"cut", "a"),
+    ] {
+        assert_eq!(lines_text(body.as_bytes()), want, "{body}");
+    }
+}

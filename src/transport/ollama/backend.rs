@@ -10,7 +10,10 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+    runtime::{
+        ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+        relay::RelayKind,
+    },
     transport::{
         client::{Answer, Outgoing, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
@@ -23,6 +26,7 @@ use crate::{
 
 use super::{
     failure::corrected,
+    relay::{embeddings, exchange},
     request,
     server::{LoadedModel, OllamaServer},
     settings::{CheckedOllama, KeepAlive, OllamaSettings},
@@ -68,7 +72,7 @@ impl OllamaAgent {
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
-        let chat = request::chat(&self.agent, request, wanted)?;
+        let chat = request::chat(&self.agent, request, wanted).await?;
         let outgoing = Outgoing {
             method: Method::POST,
             path: request::CHAT_PATH.to_owned(),
@@ -169,7 +173,20 @@ impl Backend for OllamaAgent {
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
-        Box::pin(async move { self.exchange(request, progress).await.map_err(|failure| self.client.scrub(failure)) })
+        Box::pin(async move {
+            let done = match &request.relay {
+                None => self.exchange(request, progress).await,
+                Some(relay) => match relay.kind {
+                    RelayKind::Chat => exchange::chat(&self.client, &self.agent, request, relay, progress).await,
+                    RelayKind::Embeddings => embeddings::embed(&self.client, &self.agent, request, relay).await,
+                },
+            };
+            done.map_err(|failure| self.client.scrub(failure))
+        })
+    }
+
+    fn relays(&self) -> bool {
+        true
     }
 
     fn cold_start(&self) -> ColdStart {

@@ -13,10 +13,7 @@ use crate::{
     },
 };
 
-use super::{
-    fit::{self, IMAGE_TOKENS, MESSAGE_TOKENS, count_tokens},
-    settings::CheckedOllama,
-};
+use super::{fit::Prompt, settings::CheckedOllama};
 
 /// Where chats are asked for, joined to the provider's `base_url`.
 pub const CHAT_PATH: &str = "/api/chat";
@@ -36,7 +33,7 @@ pub(super) fn wanted(agent: &CheckedOllama, is_watched: bool) -> Wanted {
 }
 
 /// The body of the request of this attempt. Refused, with nothing sent: a prompt that says nothing, one that does not fit.
-pub(super) fn chat(
+pub(super) async fn chat(
     agent: &CheckedOllama,
     attempt: &AttemptRequest,
     wanted: Wanted,
@@ -49,9 +46,7 @@ pub(super) fn chat(
         return Err(nothing_asked());
     }
     let mut messages = Vec::new();
-    let mut prompt_tokens = count_tokens(&prompt) + MESSAGE_TOKENS + IMAGE_TOKENS * images.len() as u64;
     if let Some(system) = &settings.system {
-        prompt_tokens += count_tokens(system) + MESSAGE_TOKENS;
         messages.push(json!({ "role": "system", "content": system }));
     }
     let mut user = json!({ "role": "user", "content": prompt });
@@ -61,7 +56,8 @@ pub(super) fn chat(
         user["images"] = json!(bytes);
     }
     messages.push(user);
-    fit::check(prompt_tokens, settings.max_output_tokens, agent.num_ctx)?;
+    let fits = Prompt::of_chat(&messages, None).fit(agent.model(), settings.max_output_tokens, agent.num_ctx);
+    let prompt_tokens = fits.await?;
     let mut options = Map::new();
     options.extend(settings.temperature.map(|degree| ("temperature".to_owned(), json!(degree))));
     options.extend(settings.seed.map(|seed| ("seed".to_owned(), json!(seed))));
