@@ -6,8 +6,8 @@
 pub(super) mod exchange;
 
 mod assemble;
-mod frame;
+pub(crate) mod frame;
 mod outline;
-mod request;
-mod way_out;
+pub(crate) mod request;
+pub(crate) mod way_out;
 mod whole;
