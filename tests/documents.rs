@@ -19,9 +19,22 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 /// Where paths in backticks begin; what begins otherwise is no path of this repository.
 const ROOTS: [&str; 6] = ["src/", "docs/", "examples/", "agents/", "tests/", ".ci/"];
 /// Labels that a metric may have.
-const LABELS: [&str; 14] = [
-    "-", "agent", "feature", "breaker", "state", "from", "to", "reason", "verdict", "kind", "status", "provider",
-    "model", "result",
+const LABELS: [&str; 15] = [
+    "-",
+    "agent",
+    "feature",
+    "breaker",
+    "state",
+    "from",
+    "to",
+    "reason",
+    "verdict",
+    "kind",
+    "status",
+    "provider",
+    "model",
+    "result",
+    "compartment",
 ];
 
 fn root() -> &'static Path {

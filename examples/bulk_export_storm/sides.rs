@@ -139,8 +139,12 @@ impl Backend for InProcess {
             let tokens = |key: &str| request.input.get(key).and_then(serde_json::Value::as_u64).unwrap_or_default();
             let work = Work { prompt_tokens: tokens("prompt_tokens"), output_tokens: tokens("output_tokens") };
             self.0.answer(work).await;
-            let usage =
-                Usage { prompt_tokens: work.prompt_tokens, output_tokens: work.output_tokens, estimated: false };
+            let usage = Usage {
+                prompt_tokens: work.prompt_tokens,
+                output_tokens: work.output_tokens,
+                estimated: false,
+                ..Usage::default()
+            };
             Ok(Reply { usage: Some(usage), ..Reply::of(json!({ "text": "" })) })
         })
     }

@@ -12,7 +12,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate},
 };
 
 /// The names of all twins, by name.
@@ -78,5 +78,9 @@ impl Backend for EmbeddedBackend {
                 },
             }
         })
+    }
+
+    fn estimate(&self, _: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
+        Some(TokenEstimate::NONE)
     }
 }

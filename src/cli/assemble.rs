@@ -15,6 +15,8 @@ use crate::{
         ports::{Backend, CallLog},
         promise::Promised,
         settings::TargetSettings,
+        spending::SpendingSettings,
+        token_count::Vocabulary,
     },
     serve::gateway::models::Gateway,
     settings::{
@@ -117,6 +119,17 @@ impl Backends {
     }
 }
 
+/// Prices, and how answers are guessed. Where tokens are counted, the vocabularies are loaded now and not by the first call.
+fn spending_of(settings: &Settings) -> SpendingSettings {
+    let table = &settings.spending;
+    let spending = SpendingSettings { output_tokens_assumed: table.output_tokens, prices: table.prices.clone() };
+    if settings.counts_tokens() {
+        let models = settings.agents.iter().filter_map(|agent| agent.settings.model.as_deref());
+        models.map(Vocabulary::of_model).for_each(Vocabulary::load);
+    }
+    spending
+}
+
 /// What is put around an agent's backend; the agent names the provider that the backend leans on.
 pub(super) type Around<'a> = &'a dyn Fn(&Agent, Arc<dyn Backend>) -> Arc<dyn Backend>;
 
@@ -133,7 +146,10 @@ pub(super) fn builder(
     around: Around<'_>,
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
-    let mut builder: RuntimeBuilder = Runtime::builder().compartments(settings.compartments.clone());
+    let mut builder: RuntimeBuilder = Runtime::builder()
+        .compartments(settings.compartments.clone())
+        .spending(spending_of(settings))
+        .run_caps(settings.run.caps);
     if let Some(call_log) = call_log {
         builder = builder.call_log(call_log);
     }

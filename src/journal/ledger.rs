@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{fault::Fault, health::Vitals, number::to_sql, work::Within};
-use crate::{model::call_log::CallRecord, runtime::ports::CallLog};
+use crate::{
+    model::{call_log::CallRecord, cost::Cost},
+    runtime::ports::CallLog,
+};
 
 /// So many different lines wait in memory at most; a call that would need one more is left out and counted.
 const LINES_MAX: usize = 20_000;
@@ -33,7 +36,7 @@ pub(super) struct Sums {
     pub(super) prompt_tokens: u64,
     pub(super) output_tokens: u64,
     pub(super) estimated: bool,
-    pub(super) cost: Option<f64>,
+    pub(super) cost: Option<Cost>,
 }
 
 impl Sums {
@@ -44,10 +47,7 @@ impl Sums {
         self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.estimated |= other.estimated;
-        self.cost = match (self.cost, other.cost) {
-            (Some(one), Some(two)) => Some(one + two),
-            (one, two) => one.or(two),
-        };
+        self.cost = Cost::sum(self.cost, other.cost);
     }
 
     fn of(record: &CallRecord) -> Self {
@@ -150,7 +150,8 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
             to_sql(sums.prompt_tokens),
             to_sql(sums.output_tokens),
             sums.estimated,
-            sums.cost,
+            // Whole billionths in a column of real numbers, where they are exact up to nine million units.
+            sums.cost.map(|cost| cost.nanos() as f64),
         ))?;
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::{
     number::{find_name, from_sql, name_text, to_sql},
     query::TenantScope,
 };
-use crate::runtime::journal::JournalError;
+use crate::{model::cost::Cost, runtime::journal::JournalError};
 
 /// The most lines of one answer.
 pub const USAGE_LINES_MAX: usize = 10_000;
@@ -64,8 +64,8 @@ pub struct UsageLine {
     pub output_tokens: u64,
     /// True if any of the tokens were counted by us and not told by the server.
     pub estimated: bool,
-    /// `None` where no price is known.
-    pub cost: Option<f64>,
+    /// `None` where no price is known; where it is of some of them, their sum.
+    pub cost: Option<Cost>,
 }
 
 const COLUMNS: [(UsageGroup, &str); 5] = [
@@ -130,6 +130,13 @@ fn line(connection: &rusqlite::Connection, row: &rusqlite::Row<'_>, groups: &[Us
         prompt_tokens: count(8)?,
         output_tokens: count(9)?,
         estimated: row.get(10)?,
-        cost: row.get(11)?,
+        cost: row.get::<_, Option<f64>>(11)?.map(cost_of),
     })
+}
+
+/// Whole billionths, as they are written.
+fn cost_of(nanos: f64) -> Cost {
+    // proof of no loss: what is written is whole and not negative; what somebody else wrote there saturates.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole and not negative")]
+    Cost::from_nanos(nanos as u64)
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reply::Usage;
+use super::{cost::Cost, reply::Usage};
 
 /// One exchange of a logged call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub struct CallRecord {
     pub usage: Option<Usage>,
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cost: Option<f64>,
+    pub cost: Option<Cost>,
     /// The model was being loaded.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub warming: Option<bool>,

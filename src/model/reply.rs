@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::facts::Ending;
+use super::{cost::Cost, facts::Ending};
 
 /// Tokens of one attempt, call or run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -13,12 +13,23 @@ pub struct Usage {
     /// Tokens of the prompt.
     #[serde(default)]
     pub prompt_tokens: u64,
+    /// Those of them that the server had in its cache.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cached_tokens: u64,
     /// Tokens of the answer.
     #[serde(default)]
     pub output_tokens: u64,
     /// True where the server told nothing and the numbers were counted by us.
     #[serde(default)]
     pub estimated: bool,
+    /// What they cost; `None` where no price is known, which is not the same as nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands in a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {
@@ -27,8 +38,10 @@ impl Usage {
     pub fn plus(self, other: Self) -> Self {
         Self {
             prompt_tokens: self.prompt_tokens.saturating_add(other.prompt_tokens),
+            cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             estimated: self.estimated || other.estimated,
+            cost: Cost::sum(self.cost, other.cost),
         }
     }
 }

@@ -40,6 +40,8 @@ pub enum Reason {
     GateShut,
     /// No slot there.
     SlotsFull,
+    /// Its token budget is used up.
+    TokensSpent,
     /// It is not up yet.
     Warming,
     /// Its actor died with the call queued.
@@ -48,7 +50,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Network,
         Self::Timeout,
         Self::BadReply,
@@ -60,6 +62,7 @@ impl Reason {
         Self::AskedLater,
         Self::GateShut,
         Self::SlotsFull,
+        Self::TokensSpent,
         Self::Warming,
         Self::Restarted,
     ];
@@ -78,6 +81,7 @@ impl Reason {
             Self::AskedLater => "asked_later",
             Self::GateShut => "gate_shut",
             Self::SlotsFull => "slots_full",
+            Self::TokensSpent => "tokens_spent",
             Self::Warming => "warming",
             Self::Restarted => "restarted",
         }

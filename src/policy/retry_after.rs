@@ -78,7 +78,7 @@ fn date(text: &str, now_unix_ms: u64) -> Option<Duration> {
 }
 
 /// A duration as Go prints it: `6m0s`, `12ms`, `1h2m3.5s`.
-fn go_duration(text: &str) -> Option<Duration> {
+pub fn go_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
     }

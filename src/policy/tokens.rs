@@ -1,6 +1,9 @@
 //! A token budget: a hard cap over every rolling minute. Says whether a request's tokens fit, and when they would; takes back what was
 //! not used, and remembers what was used beyond. It counts nothing itself and knows no model: amounts are handed in.
 
+pub mod accounts;
+pub mod draw;
+
 use std::{collections::VecDeque, time::Duration};
 
 use crate::model::clock::Timestamp;
@@ -17,29 +20,6 @@ pub const MERGED_LATE_MAX: Duration = Duration::from_nanos(60_000_000_000 / (ENT
 pub const TOKENS_MAX: u64 = 1 << 40;
 /// What a vendor says of its own budget holds for so long at most: then it is asked again, whatever date it named.
 pub const NARROWED_MAX: Duration = WINDOW;
-
-/// Which tokens a budget counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum CountedTokens {
-    /// Prompt and answer.
-    #[default]
-    Both,
-    /// The prompt only.
-    Input,
-    /// The answer only.
-    Output,
-}
-
-impl CountedTokens {
-    /// What a budget of this kind counts of so many tokens of prompt and answer.
-    pub const fn amount(self, prompt: u64, output: u64) -> u64 {
-        match self {
-            Self::Both => prompt.saturating_add(output),
-            Self::Input => prompt,
-            Self::Output => output,
-        }
-    }
-}
 
 /// Why an amount does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -119,7 +99,7 @@ impl TokenBudget {
         }
     }
 
-    /// Takes an amount, or nothing.
+    /// Takes an amount, or nothing. An amount of 0 always fits: it is the place where real use is written down later.
     pub fn reserve(&mut self, tokens: u64, now: Timestamp) -> Result<ReservationId, BudgetRefusal> {
         let now = self.advance(now);
         self.ask(tokens, now)?;
@@ -207,6 +187,9 @@ impl TokenBudget {
     fn ask(&self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
         if tokens > self.limit {
             return Err(BudgetRefusal::TooLarge { limit: self.limit });
+        }
+        if tokens == 0 {
+            return Ok(());
         }
         let missing = self.used.saturating_add(tokens).saturating_sub(self.limit);
         let own = (missing > 0).then(|| self.wait_for(missing, now));

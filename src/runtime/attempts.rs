@@ -18,6 +18,7 @@ use super::{
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
+    spending::Spending,
     supervisor::SupervisorMessage,
     warming::Sight,
 };
@@ -74,6 +75,8 @@ struct Call {
     /// When the attempt under way began.
     under_way: Option<Timestamp>,
     usage: Option<Usage>,
+    /// Where a budget or a price concerns it.
+    spending: Option<Box<Spending>>,
     /// In attempts, all together.
     spent: Duration,
     /// Something was passed on.
@@ -93,8 +96,9 @@ struct Call {
 type CallEnd = (Result<Reply, AttemptFailure>, Option<Stop>);
 
 impl Call {
-    fn begin(permit: Permit, request: &CallRequest, leg: Option<Leg>, reply: ReplyTo) -> Self {
+    fn begin(mut permit: Permit, request: &CallRequest, leg: Option<Leg>, reply: ReplyTo) -> Self {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
+        let spending = permit.spending.take();
         let started = shared.now();
         let turn = leg.as_ref().map(|leg| leg.turn);
         // A caller's own timeout is a deadline like any other: an impatient caller says nothing about the agent.
@@ -113,6 +117,7 @@ impl Call {
             records: Vec::new(),
             under_way: None,
             usage: None,
+            spending,
             spent: Duration::ZERO,
             committed: false,
             bad_replies: 0,
@@ -149,6 +154,9 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
+            if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
+                return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
+            }
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
@@ -198,6 +206,8 @@ impl Call {
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         // What was passed on by then, nobody knows either.
         self.committed = true;
+        // ... nor what it used: it counts as it was reserved.
+        self.spending = None;
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
             self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
@@ -286,6 +296,8 @@ impl Call {
             Ok(reply) => (reply.status, None, reply.usage),
             Err(failure) => (failure.status, Some(failure), failure.usage),
         };
+        let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
+        let usage = self.spending.as_mut().map_or(usage, settle);
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);

@@ -25,12 +25,16 @@ use super::{
     root::RootActor,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
+    spending::{SpendingSettings, TokenBook},
     supervisor::Book,
     warming::Models,
 };
 use crate::{
     model::name::Name,
-    policy::{chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, setting::InvalidSetting},
+    policy::{
+        chance::Chance, compartment::settings::CompartmentSettings, fallback::Rank, run_caps::RunCaps,
+        setting::InvalidSetting,
+    },
 };
 
 /// The most agents of one runtime.
@@ -111,6 +115,8 @@ pub struct RuntimeBuilder {
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
     compartments: CompartmentSettings,
+    spending: SpendingSettings,
+    run_caps: RunCaps,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -166,6 +172,21 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn compartments(mut self, settings: CompartmentSettings) -> Self {
         self.compartments = settings;
+        self
+    }
+
+    /// Token budgets of providers, and prices; budgets of features and tenants stand with their compartments. Nothing is counted
+    /// without either.
+    #[must_use]
+    pub fn spending(mut self, settings: SpendingSettings) -> Self {
+        self.spending = settings;
+        self
+    }
+
+    /// What each run may use in all; nothing is capped without this.
+    #[must_use]
+    pub fn run_caps(mut self, caps: RunCaps) -> Self {
+        self.run_caps = caps;
         self
     }
 
@@ -229,6 +250,8 @@ impl RuntimeBuilder {
             clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
+            run_caps: Mutex::new(self.run_caps),
+            tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
             models,
             supervisor: Address::vacant(),

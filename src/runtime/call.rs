@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{compartments::Asking, relay::Relay};
+use super::{compartments::Asking, ports::Asked, relay::Relay};
 use crate::{
     model::{
         clock::Timestamp,
@@ -43,6 +43,8 @@ pub struct CallContext {
     pub deadline: Option<Timestamp>,
     /// A tighter timeout of this call than the agent's own.
     pub timeout: Option<Duration>,
+    /// What is asked, for guards that must know its size; the runtime puts it there itself where the request is at hand.
+    pub asked: Option<Asked>,
 }
 
 impl CallContext {

@@ -74,6 +74,7 @@ pub(crate) fn logged_call(
         cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
         tokens: usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens)),
         usage,
+        cost: usage.and_then(|usage| usage.cost),
         call_id: Some(call_id),
         ..common(shared, agent, started, envelope, caller)
     }

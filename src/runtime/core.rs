@@ -25,6 +25,7 @@ use super::{
     ports::{Backend, CallLog, Clock},
     pulse::Pulse,
     settings::{AgentSettings, ProviderSettings},
+    spending::TokenBook,
     supervisor::{Book, SupervisorMessage},
     warming::{ModelCore, Models},
 };
@@ -32,7 +33,7 @@ use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{
         breaker::window::Source, chance::Chance, compartment::needs::CountId, fallback::Rank, restart::RestartLedger,
-        retry::RetryBudget, verdict::Keyed,
+        retry::RetryBudget, run_caps::RunCaps, verdict::Keyed,
     },
 };
 
@@ -187,6 +188,10 @@ pub(crate) struct Shared {
     pub(crate) chance: Chance,
     /// Who is there; replaced as a whole by a reload.
     pub(crate) table: ArcSwap<AgentTable>,
+    /// What each run may use in all; written by a reload.
+    pub(crate) run_caps: Mutex<RunCaps>,
+    /// Token budgets and prices.
+    pub(crate) tokens: TokenBook,
     /// All slots, and who waits for them.
     pub(crate) compartments: Compartments,
     pub(crate) supervisor: Address<SupervisorMessage>,

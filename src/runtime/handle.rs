@@ -17,6 +17,7 @@ use super::{
     parked::ParkedAt,
     permit::{CallSlot, GatePass, Lease, Passes, Permit},
     refusal::Refusal,
+    spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
     warming,
 };
@@ -90,7 +91,8 @@ impl AgentHandle {
 
     /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
     /// Dropping the future cancels the call and aborts what is under way upstream.
-    pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
+    pub async fn call(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
+        show_asked(&self.shared, &mut request);
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
             Err(refusal) => self
@@ -175,12 +177,14 @@ impl AgentHandle {
             // Last, so that only a call that is made finds the model cold and warms it up.
             .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
         match lease {
-            Ok((found, lease)) => {
+            Ok((found, (lease, spending))) => {
                 passes.announce(shared, now);
                 if !moves_on {
                     self.agent.metrics.admitted.increment(1);
                 }
-                Ok(Permit::new(shared, &self.agent, id, passes, lease, found))
+                let mut permit = Permit::new(shared, &self.agent, id, passes, lease, found);
+                permit.spending = spending;
+                Ok(permit)
             }
             Err(refusal) => {
                 passes.undo(shared, now);
@@ -272,8 +276,14 @@ impl AgentHandle {
         Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
-    /// Every slot that the call needs here, or none. What it has already, or was given in the line, is not taken again.
-    fn take_slots(&self, context: &CallContext, now: Timestamp, held: Held<'_>) -> Result<Lease, Refusal> {
+    /// Every slot that the call needs here and the tokens of its first attempt, or nothing. Slots that it has already, or was given in
+    /// the line, are not taken again.
+    fn take_slots(
+        &self,
+        context: &CallContext,
+        now: Timestamp,
+        held: Held<'_>,
+    ) -> Result<(Lease, Option<Box<Spending>>), Refusal> {
         let agent = &self.agent;
         let take = |part| {
             let taken = self.shared.compartments.take(&self.shared, agent, context.asking(), (part, now));
@@ -281,16 +291,20 @@ impl AgentHandle {
         };
         let all = match held {
             Held::Call(call_slot) => {
-                return Ok(Lease::with_call_slot(take(Part::Target)?, Arc::clone(call_slot)));
+                let seats = take(Part::Target)?;
+                let spending = Spending::begin(&self.shared, agent, context, now)?;
+                return Ok((Lease::with_call_slot(seats, Arc::clone(call_slot)), spending));
             }
             Held::Nothing => take(Part::Everything)?,
             Held::All(seats) => seats,
         };
+        // Slots come first: who waits for one holds no tokens. Without tokens they are given back as if they had never been taken.
+        let spending = Spending::begin(&self.shared, agent, context, now)?;
         if agent.is_alone() {
-            return Ok(Lease::of_all(agent, all));
+            return Ok((Lease::of_all(agent, all), spending));
         }
         let (of_target, of_call) = all.split(&is_of_target(agent));
-        Ok(Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)))
+        Ok((Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)), spending))
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.

@@ -53,6 +53,11 @@ metrics! {
     ATTEMPT_SECONDS "watertight_attempt_seconds" Histogram "How long single attempts took.";
     FIRST_TOKEN_SECONDS "watertight_first_token_seconds" Histogram "How long streams took to their first content.";
     TOKENS "watertight_tokens_total" Counter "Tokens used, by kind.";
+    TOKENS_LIMIT "watertight_token_budget_limit" Gauge "Tokens that a budget allows in a rolling minute.";
+    TOKENS_USED "watertight_token_budget_used" Gauge "Tokens that a budget's last minute holds, open reservations included.";
+    TOKENS_RESERVED "watertight_token_budget_reserved" Gauge "Tokens that are reserved for attempts under way.";
+    TOKENS_GUESSED "watertight_tokens_guessed_total" Counter "Attempts that were charged by our own counting, because nobody told what they used.";
+    COST_NANOS "watertight_cost_nanos_total" Counter "What attempts cost, in billionths of a unit of money.";
     MODEL_WARMTH "watertight_model_warmth" Gauge "1 for what is believed of the model (unknown, cold, warming, warm), 0 for the rest.";
     WARM_UPS "watertight_warm_ups_total" Counter "Warm-ups of a model, by how they ended.";
     MODEL_SWAPS "watertight_model_swaps_total" Counter "Models that were thrown out by another one while they were still wanted.";

@@ -23,6 +23,7 @@ pub mod pulse;
 pub mod relay;
 pub mod run_handle;
 pub mod settings;
+pub mod spending;
 pub mod token_count;
 
 pub mod book;

@@ -13,7 +13,9 @@ use super::{
     compartments::{Seats, Served},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
-    probing, run_call,
+    probing,
+    refusal::Refusal,
+    run_call,
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::RunTable,
@@ -239,6 +241,13 @@ impl OrchestratorActor {
     ) -> Result<(), CallFailed> {
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
         let context = run_call::context_of(run, &inner.plan, request);
+        let (calls, usage) = inner.plan.spent();
+        let under_way = u64::try_from(inner.calls.len()).unwrap_or(u64::MAX);
+        let caps = *lock(&self.shared.run_caps);
+        if let Err(reached) = caps.check(calls.saturating_add(under_way), usage) {
+            let refused = handle.refused(&Refusal::RunSpent { reached }, &context);
+            return Err(run_call::not_resendable(*refused.envelope));
+        }
         let admitted = match given {
             None => handle.admit_any(&context, &inner.parked),
             Some((target, seats)) => handle.admit_served(&context, &inner.parked, &target, seats),

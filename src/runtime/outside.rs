@@ -68,7 +68,11 @@ impl Admission {
     }
 
     fn settle(&mut self, ending: Ending) {
-        let Some(permit) = self.permit.take() else { return };
+        let Some(mut permit) = self.permit.take() else { return };
+        // Nobody tells what work outside used: it counts as it was reserved.
+        if let Some(spending) = permit.spending.as_mut().filter(|_| ending.connected()) {
+            spending.sent();
+        }
         let shared = Arc::clone(&permit.shared);
         let at = shared.now();
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;

@@ -7,6 +7,7 @@ use super::{
     compartments::Seats,
     core::{AgentCore, Guard, Shared},
     metric,
+    spending::Spending,
     supervisor::SupervisorMessage,
     warming::Found,
 };
@@ -181,6 +182,8 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// The tokens of its first attempt, until the attempts take them over.
+    pub(crate) spending: Option<Box<Spending>>,
     /// How the call found its model; taken by whoever makes it.
     pub(crate) found: Option<Found>,
     /// An attempt was reported as slow while in flight: a window may hold it as pending.
@@ -205,6 +208,7 @@ impl Permit {
             id,
             passes,
             lease: Arc::new(lease),
+            spending: None,
             found: Some(found),
             aged: false,
             handed_over: false,

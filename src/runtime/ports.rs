@@ -13,11 +13,15 @@ use std::{
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{capture::CaptureSlot, relay::Relay};
+use super::{
+    capture::CaptureSlot,
+    relay::{Relay, RelayKind},
+};
 use crate::model::{
     call_log::CallRecord,
     clock::Timestamp,
     name::Name,
+    raw_object::RawObject,
     reply::{AttemptFailure, Reply},
 };
 use crate::policy::slow::Timing;
@@ -255,6 +259,38 @@ pub enum WarmUp {
     NotNeeded,
 }
 
+/// What is asked of an agent, for whoever must know its size before anything is sent.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The agent's input.
+    pub input: Arc<Value>,
+    /// Somebody else's request, to be passed on as it is.
+    pub relay: Option<(RelayKind, Arc<RawObject>)>,
+}
+
+/// How many tokens a request may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenEstimate {
+    /// The prompt's.
+    pub prompt: u64,
+    /// The most that an answer may have, where the request says so.
+    pub output_max: Option<u64>,
+}
+
+impl TokenEstimate {
+    /// Of work that no model does.
+    pub const NONE: Self = Self { prompt: 0, output_max: Some(0) };
+}
+
+/// What a provider said with its last answer of what it still allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VendorBudget {
+    /// Tokens that are left.
+    pub remaining: u64,
+    /// From now until all of them are back.
+    pub reset_in: Duration,
+}
+
 /// Where an agent's work is done. One exchange a call; no retries of its own; ends its work when the future is dropped.
 pub trait Backend: Send + Sync + 'static {
     /// Does one attempt.
@@ -267,6 +303,19 @@ pub trait Backend: Send + Sync + 'static {
     /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
     fn relays(&self) -> bool {
         false
+    }
+
+    /// How many tokens such a request may need, with this prompt in place of the agent's own, if any; `None` if the backend cannot
+    /// tell. Asked only where a budget or a price wants to know, in the caller's task: it waits for nothing and takes little time,
+    /// however long the request is.
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        let _ = (asked, prompt);
+        None
+    }
+
+    /// What its provider said last of its own budget, if it did and it was not asked for yet.
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        None
     }
 
     /// How its model comes to be loaded. Asked often, so it only says what is known: no exchange.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp};
+use super::ports::{
+    Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp,
+};
 use crate::model::{
     facts::Ending,
     reply::{AttemptFailure, Reply},
@@ -56,6 +58,14 @@ impl Backend for Promised {
             failure.usage = reply.usage;
             Err(failure)
         })
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        self.inner.estimate(asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.inner.vendor_budget()
     }
 
     fn cold_start(&self) -> ColdStart {

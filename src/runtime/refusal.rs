@@ -19,6 +19,11 @@ use crate::{
         compartment::directory::Stranger,
         fallback::Reason as FallbackReason,
         retry::is_retryable,
+        run_caps::CapReached,
+        tokens::{
+            BudgetRefusal,
+            draw::{AccountId, NoTokens},
+        },
         verdict::Keyed,
     },
 };
@@ -43,6 +48,12 @@ pub(crate) enum Refusal {
     /// Its feature or tenant may not call.
     #[error("{stranger}")]
     Stranger { stranger: Stranger },
+    /// No tokens.
+    #[error("{refused}")]
+    Tokens { refused: NoTokens },
+    /// A run has used up what it may use in all.
+    #[error("{reached}")]
+    RunSpent { reached: CapReached },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -96,7 +107,10 @@ impl Refusal {
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
             Self::Warming { .. } => Some(FallbackReason::Warming),
-            Self::Stranger { .. }
+            Self::Tokens { refused } if is_of_target(refused) => Some(FallbackReason::TokensSpent),
+            Self::Tokens { .. }
+            | Self::RunSpent { .. }
+            | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
             | Self::DeadLetter
@@ -134,7 +148,10 @@ impl Refusal {
     pub(crate) fn is_of_call(&self) -> bool {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
-            Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => true,
+            Self::Tokens { refused } => !is_of_target(refused),
+            Self::RunSpent { .. } | Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => {
+                true
+            }
             Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -153,6 +170,8 @@ impl Refusal {
             }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
             Self::Stranger { stranger } => stranger_envelope(*stranger, message),
+            Self::Tokens { refused } => tokens_envelope(refused, message),
+            Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),
@@ -166,6 +185,23 @@ impl Refusal {
         };
         envelope.with_agent(agent)
     }
+}
+
+/// Whether another target may have tokens left where this one has none.
+fn is_of_target(refused: &NoTokens) -> bool {
+    matches!(refused.account, AccountId::Provider(_))
+}
+
+fn tokens_envelope(refused: &NoTokens, message: String) -> Envelope {
+    let envelope = match refused.refusal {
+        BudgetRefusal::TooLarge { limit } => {
+            Envelope::new(ErrorCode::TokenRequestTooLarge, message).with_detail("limit", limit)
+        }
+        BudgetRefusal::Exhausted { retry_after } => {
+            Envelope::new(ErrorCode::TokenBudgetExhausted, message).with_retry_after(retry_after.as_secs_f64())
+        }
+    };
+    envelope.with_detail("compartment", refused.account.to_string())
 }
 
 fn stranger_envelope(stranger: Stranger, message: String) -> Envelope {

@@ -10,6 +10,7 @@ use super::{
     call::{CallContext, CallError, CallReply, CallRequest},
     fallback::Admitted,
     orchestrator::OrchestratorMessage,
+    ports::Asked,
     run_cell::{RunCell, Told},
     run_table::RunTable,
 };
@@ -37,6 +38,7 @@ pub(crate) fn context_of(run: &RunCell, plan: &RunPlan, request: &StepRequest) -
         prompt: run.prompts.get(request.agent.as_str()).cloned(),
         deadline: Some(plan.deadline()),
         timeout: request.timeout,
+        asked: Some(Asked { input: Arc::clone(&request.input), relay: None }),
         ..run.context.clone()
     }
 }

@@ -174,6 +174,8 @@ impl SupervisorActor {
             SupervisorMessage::Beat => {
                 self.shared.pulse.supervisor_turned(now);
                 self.shared.models.show(now);
+                // What leaves a window leaves it without anybody's doing.
+                self.shared.tokens.show(now);
             }
             SupervisorMessage::Crash => {}
         }

@@ -180,9 +180,7 @@ fn read_slots(reader: &mut Reader<'_, '_>) -> Option<u32> {
 /// What may be used in a minute. 0 is refused: who wants to close something sets its slots to 0.
 pub(super) fn read_rates(reader: &mut Reader<'_, '_>) -> Rates {
     let tokens_per_minute = reader.whole("tokens_per_minute", 1, TOKENS_PER_MINUTE_MAX);
-    if let Some(tokens) = tokens_per_minute {
-        reader.explain("tokens_per_minute", tokens.to_string());
-    }
+    reader.explain("tokens_per_minute", tokens_per_minute.map_or_else(|| "no cap".to_owned(), |most| most.to_string()));
     let requests = reader.whole("requests_per_minute", 1, REQUESTS_PER_MINUTE_MAX);
     if let Some(requests) = requests {
         reader.explain("requests_per_minute", requests.to_string());

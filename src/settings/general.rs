@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use crate::model::language::Language;
+use crate::{
+    model::{cost::Cost, language::Language},
+    policy::run_caps::RunCaps,
+};
 
-use super::reader::Reader;
+use super::{reader::Reader, spending::amount};
 
 /// The most nodes that share one configuration.
 pub const INSTANCES_MAX: u64 = 1_000;
+/// No run can be allowed more calls or tokens.
+const CAP_MAX: u64 = 1_000_000_000_000;
 /// No byte limit can be set higher.
 pub const LIMIT_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 
@@ -20,6 +25,8 @@ pub struct RunSettings {
     pub language: Language,
     /// Where photos were taken.
     pub places: PlaceSharing,
+    /// What one run may use in all.
+    pub caps: RunCaps,
 }
 
 /// Whether the places of photos may leave the machine.
@@ -53,12 +60,23 @@ pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
     let mut run = root.table("run");
     let deadline = run.duration_or_off("deadline", None);
     let language = run.choice("language", Language::En, &[("en", Language::En), ("ko", Language::Ko)], &[]);
-    run.finish(&["cost_max", "calls_max", "tokens_max"]);
+    let mut most = |key: &'static str| {
+        let value = run.whole(key, 1, CAP_MAX);
+        run.explain(key, value.map_or_else(|| "off".to_owned(), |value| value.to_string()));
+        value
+    };
+    let (calls_max, tokens_max) = (most("calls_max"), most("tokens_max"));
+    let cost_max = amount(&mut run, "cost_max");
+    if cost_max.is_some_and(|cost| cost == Cost::ZERO) {
+        run.refuse("cost_max", "must be more than 0: no run could make a call");
+    }
+    let caps = RunCaps { calls_max, tokens_max, cost_max };
+    run.finish(&[]);
     let mut places = root.table("places");
     let words = [("never", PlaceSharing::Never), ("rounded", PlaceSharing::Rounded)];
     let sharing = places.choice("share", PlaceSharing::Never, &words, &[]);
     places.finish(&[]);
-    RunSettings { deadline, language, places: sharing }
+    RunSettings { deadline, language, places: sharing, caps }
 }
 
 /// Reads `[limits]`.

@@ -29,6 +29,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
+    spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
     tree::lay_over,
     whole::check_whole,
@@ -40,8 +41,9 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-pub(super) const TABLES: [&str; 17] = [
+pub(super) const TABLES: [&str; 19] = [
     "agents",
+    "budgets",
     "capture",
     "compartments",
     "defaults",
@@ -52,6 +54,7 @@ pub(super) const TABLES: [&str; 17] = [
     "limits",
     "node",
     "places",
+    "prices",
     "priorities",
     "providers",
     "run",
@@ -60,19 +63,8 @@ pub(super) const TABLES: [&str; 17] = [
     "tiers",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 11] = [
-    "adaptive",
-    "callers",
-    "cluster",
-    "ladders",
-    "logs",
-    "metrics",
-    "priority",
-    "prices",
-    "quotas",
-    "rollout",
-    "volume_guard",
-];
+const LATER: [&str; 10] =
+    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +118,8 @@ pub struct Settings {
     pub files: FilesTable,
     /// Which attempts are kept word for word.
     pub capture: CaptureTable,
+    /// What models cost, and what an answer is taken for.
+    pub spending: SpendingTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -168,6 +162,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let capture = read_capture(&mut reader);
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
+    let spending = read_spending(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -201,6 +196,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         journal,
         files,
         capture,
+        spending,
         compartments,
         keys,
         instances,

@@ -24,6 +24,7 @@ pub mod reader;
 pub mod report;
 pub mod secret;
 pub mod serve;
+pub mod spending;
 pub mod targets;
 pub mod template;
 #[cfg(test)]

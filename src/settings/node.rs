@@ -57,6 +57,14 @@ impl Node {
         }
     }
 
+    /// The text, if it is one.
+    pub(super) fn as_text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The same value, marked as coming from `layer`, all the way down.
     pub(super) fn mark(&mut self, layer: Layer) {
         self.layer = layer;

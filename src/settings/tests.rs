@@ -737,6 +737,19 @@ fn each_slip_is_named() {
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
         ),
+        // What things cost.
+        ("\n\n[prices.qwen]\ninput = 1".to_owned(), "prices.qwen: must be named \"provider/model\""),
+        (
+            "[prices.\"a/b\"]\n\ninput = -1".to_owned(),
+            "prices.\"a/b\".input = -1: must be an amount of money from 0 to 1000000",
+        ),
+        ("[prices.\"a/b\"]\n\ninputs = 1".to_owned(), "prices.\"a/b\".inputs = 1: unknown key, did you mean `input`?"),
+        (
+            "[budgets]\n\noutput_tokens = 0".to_owned(),
+            "budgets.output_tokens = 0: must be a whole number from 1 to 1099511627776",
+        ),
+        ("[run]\n\ncalls_max = 0".to_owned(), "run.calls_max = 0: must be a whole number from 1 to 1000000000000"),
+        ("[run]\n\ncost_max = 0".to_owned(), "run.cost_max = 0: must be more than 0: no run could make a call"),
         // What later versions know.
         (draft("max_wait = '5s'"), "agents.draft.max_wait = \"5s\": is not built yet"),
         (draft("stage = 'alerts'"), "agents.draft.stage = \"alerts\": is not built yet; built: integrated"),

@@ -23,6 +23,7 @@ use super::{
     recording::{Recording, Sent},
     secret::{Secret, scrub_failure},
     tap::{TAP_BYTES_MAX, Tap},
+    vendor_budget::VendorWord,
     wire::{Incoming, chain, failure_of_error},
 };
 
@@ -150,6 +151,8 @@ pub struct ProviderClient {
     body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,
+    /// What the provider said last of its own budget; the same for all clones.
+    pub(super) vendor: Arc<VendorWord>,
 }
 
 impl fmt::Debug for ProviderClient {
@@ -182,7 +185,7 @@ impl ProviderClient {
             .map_err(|error| InvalidProvider::new("base_url", &shown(&base_url), chain(&error.without_url())))?;
         let secrets = Arc::new(secrets_of(options, &base_url));
         let body_bytes_max = options.body_bytes_max;
-        Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default() })
+        Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default(), vendor: Arc::default() })
     }
 
     /// From now on `tap` hears every exchange of this client and of its clones; a tap before it no longer does.
@@ -225,6 +228,7 @@ impl ProviderClient {
         let request = request.build().map_err(failure_of_error)?;
         let recording = self.recording(&request, outgoing.body, slot);
         let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
+        self.vendor.hear(incoming.headers());
         let head = incoming.head();
         match head.status {
             200..=299 => Ok(Answer {

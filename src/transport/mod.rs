@@ -26,4 +26,5 @@ pub mod template;
 #[cfg(test)]
 pub(crate) mod test_attempt;
 pub mod usage;
+mod vendor_budget;
 pub mod wire;

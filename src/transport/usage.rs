@@ -17,15 +17,24 @@ pub fn told(usage: &Value) -> Option<Usage> {
 
 /// Takes over what `told` names. Streams tell totals so far: the last one holds, and a side that it leaves out keeps its number.
 pub fn update(usage: &mut Option<Usage>, told: &Value) {
-    let count = |names: [&str; 2]| names.iter().find_map(|name| told.get(*name).and_then(Value::as_u64));
-    let prompt = count(["prompt_tokens", "input_tokens"]);
-    let output = count(["output_tokens", "completion_tokens"]);
+    let number = |name: &str| told.get(name).and_then(Value::as_u64);
+    let within = |details: &str, name: &str| told.get(details)?.get(name)?.as_u64();
+    let cached = within("prompt_tokens_details", "cached_tokens")
+        .or_else(|| within("input_tokens_details", "cached_tokens"))
+        .or_else(|| number("cache_read_input_tokens"));
+    // Where a vendor tells reads and writes of its cache apart, they are beside the `input_tokens` and not among them.
+    let beside = ["cache_read_input_tokens", "cache_creation_input_tokens"].iter().filter_map(|name| number(name));
+    let with_cache = |input: u64| beside.fold(input, u64::saturating_add);
+    let prompt = number("prompt_tokens").or_else(|| number("input_tokens").map(with_cache));
+    let output = number("output_tokens").or_else(|| number("completion_tokens"));
     if prompt.is_some() || output.is_some() {
         let known = usage.unwrap_or_default();
         *usage = Some(Usage {
             prompt_tokens: prompt.unwrap_or(known.prompt_tokens),
             output_tokens: output.unwrap_or(known.output_tokens),
+            cached_tokens: cached.unwrap_or(known.cached_tokens),
             estimated: false,
+            cost: known.cost,
         });
     }
 }
@@ -53,7 +62,9 @@ mod tests {
 
     #[test]
     fn told_in_different_ways() {
-        let usage = |prompt_tokens, output_tokens| Some(Usage { prompt_tokens, output_tokens, estimated: false });
+        let usage = |prompt_tokens, output_tokens| {
+            Some(Usage { prompt_tokens, output_tokens, estimated: false, ..Usage::default() })
+        };
         for (given, want) in [
             (json!({"prompt_tokens": 35, "completion_tokens": 3, "total_tokens": 38}), usage(35, 3)),
             (json!({"prompt_tokens": 35, "output_tokens": 3}), usage(35, 3)),
@@ -64,6 +75,26 @@ mod tests {
             (json!(null), None),
         ] {
             assert_eq!(told(&given), want, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_came_from_a_cache() {
+        for (given, want) in [
+            (
+                json!({"prompt_tokens": 35, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 32}}),
+                (35, 32),
+            ),
+            (json!({"input_tokens": 35, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 30}}), (35, 30)),
+            (
+                json!({"input_tokens": 5, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 10, "output_tokens": 1}),
+                (35, 20),
+            ),
+            (json!({"prompt_tokens": 35, "cache_read_input_tokens": 20}), (35, 20)),
+            (json!({"prompt_tokens": 35, "prompt_tokens_details": null}), (35, 0)),
+        ] {
+            let usage = told(&given).unwrap();
+            assert_eq!((usage.prompt_tokens, usage.cached_tokens), want, "{given}");
         }
     }
 

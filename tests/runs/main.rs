@@ -20,3 +20,4 @@ mod many;
 mod one_ollama;
 mod parked_first;
 mod parking;
+mod spent;

@@ -16,6 +16,7 @@ mod kit;
 mod support;
 
 mod ageing;
+mod budgets;
 mod bulkhead;
 mod chaos;
 mod classes;

@@ -145,7 +145,9 @@ async fn the_ledger_adds_up_and_stays() {
     let journal = place.open();
     let today = T0 / DAY_MS;
     let log = journal.usage_log();
-    let usage = |prompt_tokens, output_tokens, estimated| Some(Usage { prompt_tokens, output_tokens, estimated });
+    let usage = |prompt_tokens, output_tokens, estimated| {
+        Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
+    };
     for _ in 0..10 {
         log.finished(called("acme", "qwen", today, usage(10, 2, false)));
     }

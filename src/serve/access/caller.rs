@@ -138,6 +138,7 @@ impl Caller {
             prompt: None,
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
+            asked: None,
         }
     }
 }

@@ -52,7 +52,7 @@ impl Backend for Obedient {
                 Some("panic") => panic!("on demand"),
                 Some("hang") => std::future::pending().await,
                 _ => {
-                    let usage = Usage { prompt_tokens: 3, output_tokens: 2, estimated: false };
+                    let usage = Usage { prompt_tokens: 3, output_tokens: 2, estimated: false, ..Usage::default() };
                     let seen = json!({
                         "call": request.call_id, "run": request.run_id, "attempt": request.attempt,
                         "key": request.idempotency_key, "trace": request.traceparent, "tenant": request.tenant,
@@ -100,7 +100,10 @@ async fn the_contract_from_both_ends() {
     });
     let whole = unwatched(&served.agent, &request(json!({"say": ["a"]}))).await;
     assert_eq!(whole.reply().output, want);
-    assert_eq!(whole.reply().usage, Some(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false }));
+    assert_eq!(
+        whole.reply().usage,
+        Some(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false, ..Usage::default() })
+    );
     let streamed = watched(&served.agent, &request(json!({"say": ["좋은", " 글"]}))).await;
     assert_eq!(
         (streamed.reply().output.clone(), streamed.pieces),

@@ -19,7 +19,9 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+    runtime::ports::{
+        Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp,
+    },
     serve::access::signature::{Purpose, Signer},
 };
 
@@ -174,6 +176,14 @@ impl Backend for WithFiles {
                 None => self.inner.attempt(request, progress).await,
             }
         })
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        self.inner.estimate(asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.inner.vendor_budget()
     }
 }
 

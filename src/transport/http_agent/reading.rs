@@ -88,5 +88,10 @@ fn mapped_usage(value: &Value, mapping: &CheckedMapping) -> Option<Usage> {
     if prompt.is_none() && output.is_none() {
         return None;
     }
-    Some(Usage { prompt_tokens: prompt.unwrap_or(0), output_tokens: output.unwrap_or(0), estimated: false })
+    Some(Usage {
+        prompt_tokens: prompt.unwrap_or(0),
+        output_tokens: output.unwrap_or(0),
+        estimated: false,
+        ..Usage::default()
+    })
 }

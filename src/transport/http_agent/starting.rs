@@ -14,7 +14,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget},
     transport::client::ProviderClient,
 };
 
@@ -108,6 +108,14 @@ impl Backend for StartingHttpAgent {
             self.up.get_or_try_init(|| self.ask_again()).await?;
             self.backend.attempt(request, progress).await
         })
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        self.backend.estimate(asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.backend.vendor_budget()
     }
 
     fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {

@@ -11,7 +11,7 @@ use crate::{
         reply::{AttemptFailure, Reply},
     },
     runtime::{
-        ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+        ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, WarmUp},
         relay::RelayKind,
     },
     transport::{
@@ -19,7 +19,7 @@ use crate::{
         error_body::{AnswerHead, ErrorPointers},
         http_agent::request::Wanted,
         ndjson::{JsonObject, NdjsonDecoder, NdjsonError},
-        openai::{completion::Completion, output, request::headers, settings::InvalidOpenAi},
+        openai::{completion::Completion, estimate, output, request::headers, settings::InvalidOpenAi},
         stream::{LineStream, StreamClock},
     },
 };
@@ -203,6 +203,10 @@ impl Backend for OllamaAgent {
 
     fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
         Some(Box::pin(async { OllamaServer::new(&self.client).version().await.map(|_| ()) }))
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        estimate::of_asked(&self.agent.asked, asked, prompt)
     }
 }
 

@@ -91,6 +91,7 @@ pub fn usage(prompt_told: Option<u64>, output_told: Option<u64>, prompt_counted:
         prompt_tokens: prompt_told.unwrap_or(prompt_counted),
         output_tokens: output_told.unwrap_or(output_counted),
         estimated: prompt_told.is_none() || output_told.is_none(),
+        ..Usage::default()
     }
 }
 

@@ -7,7 +7,7 @@ use reqwest::Method;
 use crate::{
     model::reply::{AttemptFailure, Reply},
     runtime::{
-        ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
+        ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp},
         relay::{Relay, RelayKind},
     },
     transport::{
@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     completion::Completion,
-    output,
+    estimate, output,
     probe::probe_models,
     relay::exchange::{self, Destination},
     request,
@@ -146,6 +146,14 @@ impl Backend for OpenAiAgent {
 
     fn relays(&self) -> bool {
         true
+    }
+
+    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
+        estimate::of_asked(&self.agent, asked, prompt)
+    }
+
+    fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.client.vendor_budget()
     }
 
     /// Which servers load models, nobody can know beforehand; those that do say so.

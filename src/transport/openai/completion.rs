@@ -79,7 +79,7 @@ impl Completion {
         }
         let output_tokens = usage::estimate_tokens(&self.text).max(self.pieces);
         let prompt_tokens = self.total_tokens.map_or(prompt_tokens, |total| total.saturating_sub(output_tokens));
-        Usage { prompt_tokens, output_tokens, estimated: true }
+        Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod completion;
+pub(crate) mod estimate;
 pub(crate) mod images;
 pub mod output;
 pub mod probe;

@@ -180,8 +180,9 @@ mod tests {
     #[test]
     fn plain_text_and_its_usage() {
         let refusal = Completion { refusal: Some("I cannot".to_owned()), ..completion("", "stop") };
-        let told = Usage { prompt_tokens: 9, output_tokens: 8, estimated: false };
-        let counted = |prompt_tokens, output_tokens| Usage { prompt_tokens, output_tokens, estimated: true };
+        let told = Usage { prompt_tokens: 9, output_tokens: 8, estimated: false, ..Usage::default() };
+        let counted =
+            |prompt_tokens, output_tokens| Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() };
         for (given, text, usage) in [
             (completion("좋은 글", "stop"), "좋은 글", counted(5, 3)),
             (Completion { pieces: 7, ..completion("좋은 글", "length") }, "좋은 글", counted(5, 7)),

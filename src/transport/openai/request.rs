@@ -20,9 +20,9 @@ use super::{
 };
 
 /// Tokens that a message costs beside its text: role and marks.
-const MESSAGE_TOKENS: u64 = 4;
+pub(super) const MESSAGE_TOKENS: u64 = 4;
 /// Tokens that a picture is taken for where the server tells none: models differ, this is of their order.
-const IMAGE_TOKENS: u64 = 768;
+pub(super) const IMAGE_TOKENS: u64 = 768;
 
 /// A request that is ready to be sent.
 #[derive(Debug)]

@@ -252,6 +252,7 @@ impl RunPlan {
         }
         let started = ended.record.started_ms.map(|started| self.moment(started));
         self.usage = self.usage.plus(ended.usage.unwrap_or_default());
+        self.calls += u64::from(!ended.record.attempts.is_empty());
         let round = self.steps[step].round_mut();
         if let Some(waits) = round.waiting.iter().position(|waiting| *waiting == place) {
             round.waiting.remove(waits);

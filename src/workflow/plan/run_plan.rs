@@ -76,6 +76,8 @@ pub struct RunPlan {
     pub(super) hold: Option<Hold>,
     pub(super) culprit: Option<Culprit>,
     pub(super) usage: Usage,
+    /// Calls that came to an attempt.
+    pub(super) calls: u64,
     pub(super) output: Option<Json>,
     pub(super) error: Option<Envelope>,
     /// True while something ended of which the consequences were not drawn yet.
@@ -113,6 +115,7 @@ impl RunPlan {
             hold: None,
             culprit: None,
             usage: Usage::default(),
+            calls: 0,
             output: None,
             error: None,
             unsettled: false,
@@ -146,6 +149,11 @@ impl RunPlan {
     /// Its workflow.
     pub fn workflow(&self) -> &Arc<Workflow> {
         &self.workflow
+    }
+
+    /// Calls that were made and have ended, and what they used.
+    pub fn spent(&self) -> (u64, Usage) {
+        (self.calls, self.usage)
     }
 
     /// When it is timed out, whatever is under way.

@@ -184,6 +184,7 @@ impl RunPlan {
     }
 
     fn note_attempts(&mut self, step: usize, place: usize, attempts: Vec<AttemptRecord>) {
+        self.calls += u64::from(!attempts.is_empty());
         self.steps[step].round_mut().items[place].attempts.extend(attempts);
     }
 }

@@ -151,7 +151,7 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
             }
             "model_info" => {
                 for inner in entry.node.entries() {
-                    let said = "prices and capabilities are not built yet; the model's server knows its own";
+                    let said = "prices are written by hand under [prices], capabilities are not built yet; the model's server knows its own";
                     account.note(&join(path, "model_info"), inner, Outcome::NotSupported, said);
                 }
             }
@@ -224,7 +224,7 @@ fn unused(path: &str, entry: &Entry, account: &mut Account) {
             account.note_hidden(path, entry, Outcome::NotTaken, said);
         }
         "input_cost_per_token" | "output_cost_per_token" => {
-            account.note(path, entry, Outcome::NotSupported, "prices are not built yet");
+            account.note(path, entry, Outcome::NotSupported, "prices are written by hand, under [prices]");
         }
         key if is_secret(key, "") || key.starts_with("aws_") || key.starts_with("vertex_") => {
             account.note_hidden(path, entry, Outcome::NotTaken, "secrets are never copied; this one has no use here");

@@ -36,7 +36,7 @@ async fn the_whole_contract_is_sent() {
     )])
     .await;
     let done = unwatched(&agent(&server, &at_path("/draft")), &request(json!({"notes": "바다"}))).await;
-    let usage = Usage { prompt_tokens: 7, output_tokens: 3, estimated: false };
+    let usage = Usage { prompt_tokens: 7, output_tokens: 3, estimated: false, ..Usage::default() };
     let want =
         Reply { output: json!({"text": "좋은 글"}), usage: Some(usage), finish_reason: None, status: Some(200) };
     assert_eq!(done.reply(), &want);

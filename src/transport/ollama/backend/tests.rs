@@ -60,7 +60,10 @@ async fn an_answer_in_lines() {
     let done = watched(&agent(&server), &request(notes())).await;
     assert_eq!(done.pieces, ["초", "안 ", "끝"]);
     assert_eq!(done.reply().output, json!({"text": "초안 끝"}));
-    assert_eq!(done.reply().usage, Some(Usage { prompt_tokens: 26, output_tokens: 3, estimated: false }));
+    assert_eq!(
+        done.reply().usage,
+        Some(Usage { prompt_tokens: 26, output_tokens: 3, estimated: false, ..Usage::default() })
+    );
     assert_eq!((done.reply().finish_reason.as_deref(), done.reply().status), (Some("stop"), Some(200)));
     let sent = server.requests().concat();
     assert!(sent.starts_with("POST /api/chat HTTP/1.1\r\n"), "{sent}");
@@ -89,7 +92,10 @@ async fn b33_lines_that_were_cut_anywhere() {
         let server = FakeServer::start(vec![steps]).await;
         let done = watched(&agent(&server), &request(notes())).await;
         assert_eq!(done.reply().output, json!({"text": "초안 끝"}), "{file}");
-        assert_eq!(done.reply().usage, Some(Usage { prompt_tokens: 26, output_tokens: 3, estimated: false }));
+        assert_eq!(
+            done.reply().usage,
+            Some(Usage { prompt_tokens: 26, output_tokens: 3, estimated: false, ..Usage::default() })
+        );
     }
     let Some(bytes) = shared_cases::bytes("cases/B33/error_line.bin") else { return };
     let server = FakeServer::start(vec![vec![head(), Step::Send(bytes)]]).await;

@@ -133,7 +133,7 @@ mod tests {
             (&end["id"], &end["object"], &end["created"], &end["model"]),
             (&json!("chatcmpl-c"), &json!("chat.completion.chunk"), &json!(5), &json!("m"))
         );
-        let told = chunks.usage(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false });
+        let told = chunks.usage(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false, ..Usage::default() });
         assert_eq!((&told["choices"], &told["usage"]["total_tokens"]), (&json!([]), &json!(5)));
     }
 

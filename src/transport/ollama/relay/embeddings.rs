@@ -71,8 +71,12 @@ pub(in crate::transport::ollama) async fn embed(
     if vectors.len() != inputs.len() {
         return Err(bad(head, format!("{} texts were sent, and {} embeddings came back", inputs.len(), vectors.len())));
     }
-    let usage =
-        Usage { prompt_tokens: prompt_tokens.unwrap_or(counted), output_tokens: 0, estimated: prompt_tokens.is_none() };
+    let usage = Usage {
+        prompt_tokens: prompt_tokens.unwrap_or(counted),
+        output_tokens: 0,
+        estimated: prompt_tokens.is_none(),
+        ..Usage::default()
+    };
     let whole = answer_of(&vectors, encoding, agent.model(), usage);
     hand_on(relay, RelayPiece::Whole(Bytes::from(whole.to_string()))).await?;
     Ok(reply(head, Some(usage), None))

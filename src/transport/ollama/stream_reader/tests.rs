@@ -48,7 +48,7 @@ fn b33_an_error_line_is_a_failure_and_what_was_said_stays() {
     let (delivered, end) = read(&bytes);
     let completion = end.unwrap();
     assert_eq!((delivered.as_str(), completion.text.as_str()), ("초안 끝", "초안 끝"));
-    let told = Usage { prompt_tokens: 26, output_tokens: 3, estimated: false };
+    let told = Usage { prompt_tokens: 26, output_tokens: 3, estimated: false, ..Usage::default() };
     assert_eq!((completion.usage, completion.finish_reason.as_str()), (Some(told), "stop"));
 }
 
@@ -71,7 +71,9 @@ fn b34_a_model_that_was_only_loaded_or_put_away_has_not_answered() {
 /// The seven endings of TRAPS B30, in lines.
 #[test]
 fn only_done_ends_an_answer() {
-    let usage = |prompt_tokens, output_tokens, estimated| Some(Usage { prompt_tokens, output_tokens, estimated });
+    let usage = |prompt_tokens, output_tokens, estimated| {
+        Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
+    };
     let done = |rest: &str| format!("{{\"message\":{{\"content\":\"\"}},\"done\":true{rest}}}");
     for (text, want, want_usage) in [
         (said("Hel"), Err(Ending::StreamCut), usage(7, 1, true)),

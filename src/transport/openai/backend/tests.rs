@@ -159,7 +159,7 @@ async fn when_a_stream_is_asked_for() {
 #[tokio::test]
 async fn streams_and_whole_answers() {
     let usage = "data: {\"choices\": [], \"usage\": {\"prompt_tokens\": 12, \"completion_tokens\": 2}}\n\n";
-    let told = Usage { prompt_tokens: 12, output_tokens: 2, estimated: false };
+    let told = Usage { prompt_tokens: 12, output_tokens: 2, estimated: false, ..Usage::default() };
     let text = format!("{}{}{STOP}{usage}data: [DONE]\n\n", frame("좋은 "), frame("글"));
     let server = FakeServer::start(vec![stream(&text)]).await;
     let done = watched(&agent(&server, settings()), &request(notes())).await;

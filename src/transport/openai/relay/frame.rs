@@ -150,7 +150,7 @@ impl FrameReader {
         let output_tokens = (self.output_tokens + usage::estimate_tokens(&odd.text)).max(pieces);
         let total = self.total_tokens.or(odd.total_tokens);
         let prompt_tokens = total.map_or_else(prompt_tokens, |total| total.saturating_sub(output_tokens));
-        Some(Usage { prompt_tokens, output_tokens, estimated: true })
+        Some(Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() })
     }
 
     /// The failure of a stream that ended here, if it may not.

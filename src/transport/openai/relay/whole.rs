@@ -89,7 +89,9 @@ fn estimate(
 ) -> Result<Usage, AttemptFailure> {
     match kind {
         RelayKind::Chat => Ok(Completion::read(head, body)?.usage_or_estimate(prompt_tokens())),
-        RelayKind::Embeddings => Ok(Usage { prompt_tokens: prompt_tokens(), output_tokens: 0, estimated: true }),
+        RelayKind::Embeddings => {
+            Ok(Usage { prompt_tokens: prompt_tokens(), output_tokens: 0, estimated: true, ..Usage::default() })
+        }
     }
 }
 
@@ -103,7 +105,12 @@ mod tests {
 
     #[test]
     fn answers_and_what_is_none() {
-        let usage = |prompt_tokens, output_tokens, estimated| Usage { prompt_tokens, output_tokens, estimated };
+        let usage = |prompt_tokens, output_tokens, estimated| Usage {
+            prompt_tokens,
+            output_tokens,
+            estimated,
+            ..Usage::default()
+        };
         let seen = |usage, reason: Option<&str>| Ok(Seen { usage, finish_reason: reason.map(str::to_owned) });
         for (kind, body, want) in [
             (

@@ -110,7 +110,7 @@ fn usage_is_a_total_so_far() {
     let told = |prompt: u64, output: u64| json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}});
     let stream = [frames(&[told(25, 1), told(25, 10), told(25, 15)]), b"data: [DONE]\n\n".to_vec()].concat();
     let usage = read_whole(&stream).1.unwrap().usage;
-    assert_eq!(usage, Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false }));
+    assert_eq!(usage, Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false, ..Usage::default() }));
 }
 
 fn shared_stream(path: &str) -> Option<(String, Result<Completion, Ending>)> {
@@ -130,7 +130,10 @@ fn the_case_of_running_totals() {
     let Some((text, ended)) = shared_stream("cases/B21/stream.sse") else { return };
     let completion = ended.unwrap();
     assert_eq!((text.as_str(), completion.finish_reason.as_str()), ("초안", "end_turn"));
-    assert_eq!(completion.usage, Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false }));
+    assert_eq!(
+        completion.usage,
+        Some(Usage { prompt_tokens: 25, output_tokens: 15, estimated: false, ..Usage::default() })
+    );
 }
 
 #[test]

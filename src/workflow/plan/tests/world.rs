@@ -401,7 +401,7 @@ impl World {
                 return;
             }
             Answer::Good(after_ms, output) => {
-                let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false });
+                let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false, ..Usage::default() });
                 (at(after_ms), Ok(CallDone { output, usage, attempts: vec![attempt(self.now, after_ms)] }))
             }
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),

@@ -57,7 +57,10 @@ async fn texts_become_vectors() {
             (&whole["object"], &whole["usage"]),
             (&json!("list"), &json!({"prompt_tokens": 7, "total_tokens": 7}))
         );
-        assert_eq!(ended.unwrap().usage, Some(Usage { prompt_tokens: 7, output_tokens: 0, estimated: false }));
+        assert_eq!(
+            ended.unwrap().usage,
+            Some(Usage { prompt_tokens: 7, output_tokens: 0, estimated: false, ..Usage::default() })
+        );
         let want = json!({
             "model": "nomic", "input": ["a", "b"], "truncate": false, "dimensions": 2, "options": {"num_ctx": 2048},
             "keep_alive": "300s",

@@ -92,7 +92,10 @@ async fn a_stream_becomes_a_stream() {
         assert!(got.frames[2].contains("\"finish_reason\":\"stop\""), "{:?}", got.frames);
         assert_eq!(got.frames[3].contains("\"total_tokens\":8"), form == WITH_USAGE);
         let reply = got.ended.unwrap();
-        assert_eq!(reply.usage, Some(Usage { prompt_tokens: 5, output_tokens: 3, estimated: false }));
+        assert_eq!(
+            reply.usage,
+            Some(Usage { prompt_tokens: 5, output_tokens: 3, estimated: false, ..Usage::default() })
+        );
         assert_eq!(reply.finish_reason.as_deref(), Some("stop"));
     }
 }

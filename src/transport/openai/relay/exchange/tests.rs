@@ -80,7 +80,7 @@ async fn a_whole_answer_comes_back_byte_for_byte() {
     let done = relayed(&agent(&server, StreamUpstream::AsAsked), RelayKind::Chat, RelayForm::Whole, asked).await;
     let reply = done.ended.unwrap();
     assert_eq!((done.text.as_str(), done.began), (body, None));
-    assert_eq!(reply.usage, Some(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false }));
+    assert_eq!(reply.usage, Some(Usage { prompt_tokens: 3, output_tokens: 2, estimated: false, ..Usage::default() }));
     let sent = server.requests().concat();
     assert!(sent.ends_with(r#"{"model":"qwen","messages":[],"seed":123456789012345678901,"zeta":[1.0]}"#), "{sent}");
 }
@@ -96,7 +96,10 @@ async fn frames_go_on_and_the_usage_only_where_it_was_asked_for() {
         let agent = agent(&server, StreamUpstream::AsAsked);
         let done = relayed(&agent, RelayKind::Chat, RelayForm::Stream { usage }, r#"{"stream":true}"#).await;
         assert_eq!(done.text, want);
-        assert_eq!(done.ended.unwrap().usage, Some(Usage { prompt_tokens: 3, output_tokens: 1, estimated: false }));
+        assert_eq!(
+            done.ended.unwrap().usage,
+            Some(Usage { prompt_tokens: 3, output_tokens: 1, estimated: false, ..Usage::default() })
+        );
         let began = done.began.unwrap();
         assert_eq!((began.call_id.as_str(), began.attempt, began.fallback), ("call-1", 2, None));
         assert_eq!(server.bodies()[0]["stream_options"], json!({"include_usage": true}));

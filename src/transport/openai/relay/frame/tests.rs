@@ -107,7 +107,9 @@ fn usage_told_and_counted() {
     let told = |prompt: u64, output: u64| {
         frame(json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}}))
     };
-    let usage = |prompt_tokens, output_tokens, estimated| Some(Usage { prompt_tokens, output_tokens, estimated });
+    let usage = |prompt_tokens, output_tokens, estimated| {
+        Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
+    };
     let escaped = "data: {\"choices\":[{\"delta\":{\"content\":\"\\uc548\\ub155\\ud558\\uc138\"}}]}\n\n".to_owned();
     for (stream, want) in [
         (format!("{}{}{}{}", text("a"), told(25, 1), told(25, 10), told(25, 15)), usage(25, 15, false)),
@@ -165,7 +167,7 @@ fn what_streams_of_record_cost() {
     let usage = read(&bytes).1.usage(|| 1_200).unwrap();
     assert!(usage.estimated && (1_205..=3_000).contains(&(usage.prompt_tokens + usage.output_tokens)), "{usage:?}");
     let Some(bytes) = shared_cases::bytes("cases/B21/stream.sse") else { return };
-    let want = Usage { prompt_tokens: 25, output_tokens: 15, estimated: false };
+    let want = Usage { prompt_tokens: 25, output_tokens: 15, estimated: false, ..Usage::default() };
     assert_eq!(read(&bytes).1.usage(|| 0), Some(want));
 }
 

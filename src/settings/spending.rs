@@ -1,0 +1,121 @@
+//! `[prices]` and `[budgets]`: what models cost, and what an answer is taken for before it is there. Budgets themselves stand with those
+//! who have them: providers, features, tiers.
+
+use std::collections::HashMap;
+
+use super::{
+    load::Settings,
+    node::{Node, key_path},
+    problem::Problem,
+    reader::Reader,
+};
+use crate::{
+    model::cost::Cost,
+    policy::{price::Price, tokens::TOKENS_MAX},
+    runtime::spending::OUTPUT_TOKENS_ASSUMED,
+};
+
+/// The most models that have a price.
+pub const PRICES_MAX: usize = 10_000;
+/// The highest price, in units of money for a million tokens or a second.
+const PRICE_MAX: f64 = 1_000_000.0;
+/// The most letters of a currency's name.
+const CURRENCY_LETTERS_MAX: usize = 16;
+
+/// What things cost.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SpendingTable {
+    /// By target: `provider/model`.
+    pub prices: HashMap<String, Price>,
+    /// Which money it is: shown, never reckoned with.
+    pub currency: Option<String>,
+    /// Tokens that an answer is taken for where neither its request nor its agent bounds it.
+    pub output_tokens: u64,
+}
+
+impl Settings {
+    /// Whether a budget or a price wants to know how many tokens a request has.
+    pub fn counts_tokens(&self) -> bool {
+        let providers = self.providers.iter().map(|provider| provider.settings.rates);
+        let features = self.compartments.features.iter().map(|feature| feature.rates);
+        let tiers = self.compartments.tiers.iter().map(|tier| tier.rates);
+        let is_budgeted = providers.chain(features).chain(tiers).any(|rates| rates.tokens_per_minute.is_some());
+        is_budgeted || !self.spending.prices.is_empty()
+    }
+}
+
+/// Reads `[prices]` and `[budgets]`.
+pub(super) fn read_spending(root: &mut Reader<'_, '_>) -> SpendingTable {
+    let mut budgets = root.table("budgets");
+    let output_tokens = budgets.whole("output_tokens", 1, TOKENS_MAX).unwrap_or(OUTPUT_TOKENS_ASSUMED);
+    budgets.explain("output_tokens", output_tokens.to_string());
+    budgets.finish(&[]);
+    let tables = root.entries("prices");
+    if tables.len() > PRICES_MAX {
+        root.refuse("prices", format!("has {} entries, at most {PRICES_MAX} are allowed", tables.len()));
+    }
+    let (mut prices, mut currency) = (HashMap::new(), None);
+    for (target, node) in tables.iter().take(PRICES_MAX) {
+        let path = key_path("prices", target);
+        let problem =
+            |rule: &str| Problem { origin: node.origin.clone(), key: path.clone(), value: None, rule: rule.to_owned() };
+        if target == "currency" {
+            match currency_of(node) {
+                Some(text) => currency = Some(text),
+                None => root.report.problems.push(problem("must be the short name of a currency")),
+            }
+            continue;
+        }
+        let is_target =
+            target.split_once('/').is_some_and(|(provider, model)| !provider.is_empty() && !model.is_empty());
+        match node.as_table() {
+            Some(table) if is_target => {
+                let reader = Reader::new(table, node.origin.clone(), &path, "", root.report);
+                prices.insert(target.clone(), read_price(reader));
+            }
+            Some(_) => root.report.problems.push(problem("must be named \"provider/model\"")),
+            None => root.report.problems.push(problem("must be a table with input, cached_input, output or second")),
+        }
+    }
+    SpendingTable { prices, currency, output_tokens }
+}
+
+fn currency_of(node: &Node) -> Option<String> {
+    let text = node.as_text()?;
+    let fits = (1..=CURRENCY_LETTERS_MAX).contains(&text.chars().count());
+    fits.then(|| text.to_owned())
+}
+
+fn read_price(mut reader: Reader<'_, '_>) -> Price {
+    let input = amount(&mut reader, "input");
+    let cached_input = reader.is_given("cached_input").then(|| amount(&mut reader, "cached_input")).flatten();
+    let output = amount(&mut reader, "output");
+    let second = amount(&mut reader, "second");
+    if input.is_none() && output.is_none() && second.is_none() {
+        reader.refuse(
+            "input",
+            "a price needs at least one of input, output and second; leave the table out where it is not known",
+        );
+    }
+    reader.finish(&[]);
+    Price {
+        input: input.unwrap_or_default(),
+        cached_input,
+        output: output.unwrap_or_default(),
+        second: second.unwrap_or_default(),
+    }
+}
+
+/// An amount of money; `None` where it is not given, or cannot be.
+pub(super) fn amount(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Cost> {
+    if !reader.is_given(key) {
+        reader.know(&[key]);
+        return None;
+    }
+    let number = reader.number(key, 0.0);
+    let cost = Cost::from_units(number).filter(|_| number <= PRICE_MAX);
+    if cost.is_none() {
+        reader.refuse(key, "must be an amount of money from 0 to 1000000");
+    }
+    cost
+}

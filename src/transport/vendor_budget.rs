@@ -1,0 +1,164 @@
+//! What a vendor says of its own rate limits in the headers of an answer: how much is left, and when all of it is back. Only reads and
+//! remembers the latest word; what follows from it, the runtime's budgets decide.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use reqwest::header::HeaderMap;
+use tokio::time::Instant;
+
+use super::client::ProviderClient;
+use crate::{policy::retry_after::go_duration, runtime::ports::VendorBudget};
+
+/// For so long a word holds that names no end.
+const RESET_ASSUMED: Duration = Duration::from_secs(5);
+
+/// Headers that tell what is left of tokens, and when they are back. Where a vendor counts prompts and answers apart, the smaller holds.
+const TOKENS: [(&str, &str); 4] = [
+    ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
+    ("anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset"),
+    ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
+    ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
+];
+/// The same of requests: without any left, no token is of use.
+const REQUESTS: [(&str, &str); 2] = [
+    ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
+];
+
+/// The latest word of one vendor.
+#[derive(Debug, Default)]
+pub(super) struct VendorWord(Mutex<Option<(VendorBudget, Instant)>>);
+
+impl VendorWord {
+    /// Remembers what an answer says, if it says anything.
+    pub(super) fn hear(&self, headers: &HeaderMap) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if let Some(told) = read(headers, unix) {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, Instant::now()));
+        }
+    }
+
+    /// What was said since it was asked last, with the time that has passed taken off.
+    pub(super) fn take(&self) -> Option<VendorBudget> {
+        let (told, heard) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let reset_in = told.reset_in.saturating_sub(heard.elapsed());
+        (!reset_in.is_zero()).then_some(VendorBudget { reset_in, ..told })
+    }
+}
+
+impl ProviderClient {
+    /// What the provider said of its own budget since this was asked last.
+    pub(super) fn vendor_budget(&self) -> Option<VendorBudget> {
+        self.vendor.take()
+    }
+}
+
+fn read(headers: &HeaderMap, now_unix: Duration) -> Option<VendorBudget> {
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let told = |(remaining, reset): &(&str, &str)| {
+        let remaining = text(remaining)?.parse::<u64>().ok()?;
+        let reset_in = text(reset).and_then(|reset| reset_in(reset, now_unix)).unwrap_or(RESET_ASSUMED);
+        Some(VendorBudget { remaining, reset_in })
+    };
+    let tokens = TOKENS.iter().filter_map(told).min_by_key(|told| told.remaining);
+    let no_requests = REQUESTS.iter().filter_map(told).find(|told| told.remaining == 0);
+    match (tokens, no_requests) {
+        (Some(tokens), Some(shut)) if tokens.remaining == 0 => {
+            Some(VendorBudget { reset_in: tokens.reset_in.max(shut.reset_in), ..tokens })
+        }
+        (tokens, no_requests) => no_requests.or(tokens),
+    }
+}
+
+/// A time to wait as such, or as a date.
+fn reset_in(text: &str, now_unix: Duration) -> Option<Duration> {
+    go_duration(text).or_else(|| {
+        let then = text.parse::<jiff::Timestamp>().ok()?;
+        let then = Duration::try_from(then.as_duration()).ok()?;
+        Some(then.saturating_sub(now_unix))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let line = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn words_of_vendors() {
+        // 2026-01-01T00:00:00Z
+        let now = Duration::from_secs(1_767_225_600);
+        for (lines, want) in [
+            (vec![], None),
+            (vec![("x-ratelimit-remaining-tokens", "149984")], Some((149_984, 5_000))),
+            (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "6m0s")], Some((12, 360_000))),
+            (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "garbage")], Some((12, 5_000))),
+            (vec![("x-ratelimit-remaining-tokens", "-1")], None),
+            (vec![("x-ratelimit-remaining-tokens", "many")], None),
+            (
+                vec![
+                    ("x-ratelimit-remaining-tokens", "500"),
+                    ("x-ratelimit-reset-tokens", "1s"),
+                    ("x-ratelimit-remaining-requests", "0"),
+                    ("x-ratelimit-reset-requests", "8.64s"),
+                ],
+                Some((0, 8_640)),
+            ),
+            (vec![("x-ratelimit-remaining-requests", "3"), ("x-ratelimit-reset-requests", "1s")], None),
+            (
+                vec![
+                    ("anthropic-ratelimit-input-tokens-remaining", "40"),
+                    ("anthropic-ratelimit-input-tokens-reset", "2026-01-01T00:00:30Z"),
+                    ("anthropic-ratelimit-output-tokens-remaining", "8"),
+                    ("anthropic-ratelimit-output-tokens-reset", "2026-01-01T00:00:10Z"),
+                ],
+                Some((8, 10_000)),
+            ),
+            (
+                vec![
+                    ("anthropic-ratelimit-tokens-remaining", "7"),
+                    ("anthropic-ratelimit-tokens-reset", "2025-12-31T23:59:00Z"),
+                ],
+                Some((7, 0)),
+            ),
+        ] {
+            let told = read(&headers(&lines), now).map(|told| (told.remaining, told.reset_in.as_millis()));
+            assert_eq!(told, want, "{lines:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_word_is_taken_once_and_grows_old() {
+        let word = VendorWord::default();
+        let told = [("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "10s")];
+        word.hear(&headers(&told));
+        word.hear(&headers(&[("content-type", "text/plain")]));
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(word.take(), Some(VendorBudget { remaining: 12, reset_in: Duration::from_secs(6) }));
+        assert_eq!(word.take(), None);
+        word.hear(&headers(&told));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(word.take(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_header_panics(name in 0_usize..12, value in "[ -~]{0,40}") {
+            let names = TOKENS.iter().chain(&REQUESTS).flat_map(|(left, reset)| [*left, *reset]).collect::<Vec<_>>();
+            let lines = [(names[name % names.len()], value.as_str()), ("x-ratelimit-remaining-tokens", "5")];
+            let _ = read(&headers(&lines), Duration::from_secs(1));
+        }
+    }
+}
