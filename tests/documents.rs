@@ -19,7 +19,7 @@ const ARCHITECTURE_LINES_MAX: usize = 200;
 /// Where paths in backticks begin; what begins otherwise is no path of this repository.
 const ROOTS: [&str; 6] = ["src/", "docs/", "examples/", "agents/", "tests/", ".ci/"];
 /// Labels that a metric may have.
-const LABELS: [&str; 15] = [
+const LABELS: [&str; 17] = [
     "-",
     "agent",
     "feature",
@@ -35,6 +35,8 @@ const LABELS: [&str; 15] = [
     "model",
     "result",
     "compartment",
+    "action",
+    "cause",
 ];
 
 fn root() -> &'static Path {

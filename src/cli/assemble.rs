@@ -147,6 +147,7 @@ pub(super) fn builder(
 ) -> Result<RuntimeBuilder, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut builder: RuntimeBuilder = Runtime::builder()
+        .callers(settings.callers)
         .compartments(settings.compartments.clone())
         .spending(spending_of(settings))
         .run_caps(settings.run.caps);
@@ -161,7 +162,8 @@ pub(super) fn builder(
         let backend = around(agent, backends.of(project, settings, agent)?);
         builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
     }
-    Ok(builder)
+    // Whoever has a journal to keep calls in takes whole ladders instead.
+    Ok(builder.ladders(settings.ladders.clone().without_deferred()))
 }
 
 /// Starts a runtime with all agents of the settings.
@@ -200,7 +202,8 @@ pub(super) fn further_of(
 pub(super) fn gateway(project: &Project, settings: &Settings) -> Result<Gateway, Stop> {
     let backends = Backends::connect(project, settings)?;
     let mut gateway = Gateway::default();
-    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::Model(_));
+    // Who only stands in for another one is asked by its ladder, not by name.
+    let relays = |agent: &&Agent| matches!(agent.backend, AgentBackend::Model(_)) && agent.stands_in_for.is_none();
     // An agent's own name comes before what others call themselves.
     for agent in settings.agents.iter().filter(relays) {
         gateway.add_model(agent.settings.name.as_str(), &agent.settings.name);

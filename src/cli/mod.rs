@@ -5,6 +5,7 @@ mod args;
 mod assemble;
 mod call_log_file;
 mod check_command;
+mod deferral;
 mod exit;
 mod file_reach;
 mod import;

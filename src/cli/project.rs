@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{args::ProjectArgs, exit::Stop};
+use super::{args::ProjectArgs, deferral::check_steps, exit::Stop};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
@@ -115,7 +115,9 @@ impl Project {
         self.own_settings([])?;
         let workflow = check::load(&shown, &bytes, &self.agent_names()?).map_err(Stop::usage)?;
         let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
-        Ok((workflow, self.settings(Wanted::Named(named))?))
+        let settings = self.settings(Wanted::Named(named))?;
+        check_steps(&shown, &workflow, &settings)?;
+        Ok((workflow, settings))
     }
 
     /// All workflows of the project (`workflow.toml` and `workflows/*.toml`), and the settings of the agents that they name, that are
@@ -123,7 +125,7 @@ impl Project {
     pub(super) fn workflows_and_settings(&self) -> Result<(Vec<Workflow>, Settings), Stop> {
         self.own_settings([])?;
         let known = self.agent_names()?;
-        let mut workflows: Vec<Workflow> = Vec::new();
+        let (mut workflows, mut shown_paths): (Vec<Workflow>, Vec<String>) = (Vec::new(), Vec::new());
         for path in self.workflow_paths()? {
             let shown = path.display().to_string();
             let bytes = read_limited(&path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
@@ -131,11 +133,15 @@ impl Project {
             if workflows.iter().any(|other| other.name() == workflow.name()) {
                 return Err(Stop::Usage(format!("{shown}: there is another workflow named {}", workflow.name())));
             }
+            shown_paths.push(shown);
             workflows.push(workflow);
         }
         let steps = workflows.iter().flat_map(|workflow| workflow.steps().iter().map(|step| step.agent().clone()));
         let named: Vec<Name> = steps.collect();
         let settings = self.own_settings(named)?;
+        for (shown, workflow) in shown_paths.iter().zip(&workflows) {
+            check_steps(shown, workflow, &settings)?;
+        }
         Ok((workflows, settings))
     }
 

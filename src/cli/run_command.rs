@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 
 use super::{
-    args::RunArgs, assemble, call_log_file::CallLogFile, exit::Stop, input, places, progress::Progress,
+    args::RunArgs, assemble, call_log_file::CallLogFile, deferral, exit::Stop, input, places, progress::Progress,
     project::Project, report, say::say,
 };
 use crate::{
@@ -44,6 +44,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }
+    deferral::say_what_is_skipped(&settings, &workflow);
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;

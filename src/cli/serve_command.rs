@@ -16,6 +16,7 @@ use super::{
     args::ServeArgs,
     assemble,
     call_log_file::CallLogFile,
+    deferral,
     exit::Stop,
     file_reach::FileGiver,
     project::Project,
@@ -75,6 +76,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     // What can be wrong with agents is found before a predecessor is asked to go.
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
+    drop(deferral::webhook(&project, &settings)?);
     let gateway = door::routes(assemble::gateway(&project, &settings)?);
     let home = home_of(&journal_settings(&settings, &project.folder))?;
     let key = home.join(SIGNING_KEY);
@@ -240,6 +242,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }
+    builder = deferral::with_queue(builder, project, settings, &journal)?;
     let with_targets = settings.agents.iter().filter(|agent| !agent.targets.is_empty());
     metrics::begin_with_zero(
         settings.agents.iter().map(|agent| &agent.settings.name),

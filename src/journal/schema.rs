@@ -84,7 +84,8 @@ CREATE TABLE deferred (
     deferred INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, tenant INTEGER NOT NULL, agent INTEGER NOT NULL, key TEXT NOT NULL,
     request_hash TEXT, status INTEGER NOT NULL, created_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL,
     expires_ms INTEGER NOT NULL, ended_ms INTEGER, attempts INTEGER NOT NULL, refusals INTEGER NOT NULL, owner TEXT,
-    lease_ms INTEGER, generation INTEGER NOT NULL, pushed INTEGER NOT NULL, body BLOB NOT NULL, result BLOB);
+    lease_ms INTEGER, generation INTEGER NOT NULL, pushed INTEGER NOT NULL, head BLOB NOT NULL, work BLOB,
+    result BLOB);
 CREATE UNIQUE INDEX deferred_key ON deferred (tenant, agent, key);
 CREATE INDEX deferred_due ON deferred (due_ms) WHERE status = 0;
 CREATE INDEX deferred_expires ON deferred (expires_ms) WHERE status = 0;

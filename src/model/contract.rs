@@ -26,5 +26,13 @@ pub const AGENT: &str = "x-watertight-agent";
 pub const ATTEMPTS: &str = "x-watertight-attempts";
 /// The further target that answered, where it was not the first; on answers.
 pub const FALLBACK: &str = "x-watertight-fallback";
+/// The rung of a ladder that stands in for the agent's own answer: `lighter`, `deferred`, `default`, `notice`; on answers.
+pub const DEGRADED: &str = "x-watertight-degraded";
+/// `off` where only the agent's own answer is wanted; on requests to us.
+pub const LADDER: &str = "x-watertight-ladder";
+/// What a push of ours is signed with; on requests to webhooks.
+pub const SIGNATURE: &str = "x-watertight-signature";
+/// What a push tells of: the same over its tries; on requests to webhooks.
+pub const DELIVERY: &str = "x-watertight-delivery";
 /// Milliseconds that were ours, not the other side's; on answers.
 pub const OVERHEAD_MS: &str = "x-watertight-overhead-ms";

@@ -131,6 +131,15 @@ impl Envelope {
         if ours.contains(&self.user_message.as_str()) {
             self.error_code.user_message(language).clone_into(&mut self.user_message);
         }
+        // What an operator wrote for people comes before both.
+        let key = match language {
+            Language::En => "en",
+            Language::Ko => "ko",
+        };
+        let notice = self.details.get("notice").and_then(|notice| notice.get(key)).and_then(Value::as_str);
+        if let Some(text) = notice.map(str::to_owned) {
+            self.user_message = text;
+        }
         self
     }
 
@@ -187,7 +196,11 @@ mod tests {
     fn an_agents_own_screen_text_stays() {
         let mut own = Envelope::new(ErrorCode::AgentError, "x");
         own.user_message = "사진이 너무 큽니다".into();
-        assert_eq!(own.in_language(Language::Ko).user_message, "사진이 너무 큽니다");
+        assert_eq!(own.clone().in_language(Language::Ko).user_message, "사진이 너무 큽니다");
+        let notice = serde_json::json!({ "ko": "점검 중입니다", "en": "Under repair" });
+        let told = own.clone().with_detail("notice", notice);
+        assert_eq!(told.clone().in_language(Language::En).user_message, "Under repair");
+        assert_eq!(told.in_language(Language::Ko).user_message, "점검 중입니다");
         let ours = Envelope::new(ErrorCode::AgentTimeout, "x").in_language(Language::Ko);
         assert_eq!(ours.user_message, ErrorCode::AgentTimeout.user_message(Language::Ko));
     }

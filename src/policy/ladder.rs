@@ -74,7 +74,12 @@ pub const fn cause_of(code: ErrorCode) -> Cause {
         ErrorCode::AgentCircuitOpen => Cause::CircuitOpen,
         ErrorCode::AgentBulkheadFull => Cause::BulkheadFull,
         ErrorCode::AgentWarming => Cause::Cold,
-        ErrorCode::TokenBudgetExhausted | ErrorCode::RateLimited | ErrorCode::QuotaSpent => Cause::Budget,
+        // All of them pass by themselves, at a time that they tell.
+        ErrorCode::TokenBudgetExhausted
+        | ErrorCode::RateLimited
+        | ErrorCode::QuotaSpent
+        | ErrorCode::CallVolumeExceeded
+        | ErrorCode::LoadShed => Cause::Budget,
         ErrorCode::DeadlineExceeded => Cause::Deadline,
         _ => Cause::Error,
     }
@@ -84,7 +89,6 @@ pub const fn cause_of(code: ErrorCode) -> Cause {
 const fn cause_for_ladder(code: ErrorCode) -> Cause {
     match code {
         ErrorCode::LoadShed => Cause::BulkheadFull,
-        ErrorCode::CallVolumeExceeded => Cause::Budget,
         other => cause_of(other),
     }
 }
@@ -147,6 +151,28 @@ pub struct LighterTarget {
     pub agent: Name,
     /// The window of its model, in tokens; `None` = unknown, so nothing is too large for it.
     pub context_tokens: Option<u64>,
+    /// What its use does to the model that it stands in for.
+    pub effect: Effect,
+}
+
+/// What the use of a lighter target does to the main model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effect {
+    /// Nothing that is known of.
+    #[default]
+    None,
+    /// It pushes it out of a server that keeps one model loaded.
+    Evicts,
+}
+
+impl LighterTarget {
+    /// Why a request of `tokens` is not taken to it, as far as that can be told without asking.
+    pub fn unfit(&self, tokens: Option<u64>) -> Option<Unfit> {
+        if self.effect == Effect::Evicts {
+            return Some(Unfit::WouldEvict);
+        }
+        (!fits_context(tokens, self.context_tokens)).then_some(Unfit::ContextTooSmall)
+    }
 }
 
 /// Why a lighter target is passed over without being asked.

@@ -1,12 +1,14 @@
 //! Pure decisions: no clock, no I/O, no randomness, no logging, no runtime. Time is a number handed in, chance a function of a seed.
 //! The same code serves live calls, replay and drills.
 
+pub mod adaptive;
 pub mod backoff;
 pub mod breaker;
 pub mod bulkhead;
 pub mod capture;
 pub mod chance;
 pub mod compartment;
+pub mod crowd;
 pub mod fallback;
 pub mod ladder;
 pub mod price;
@@ -20,4 +22,5 @@ pub mod shedding;
 pub mod slow;
 pub mod tokens;
 pub mod verdict;
+pub mod volume;
 pub mod warmth;

@@ -1,6 +1,7 @@
-//! Who is refused under overload. Overload is judged by how long calls stand in the line, class by class: not one of them got through in
-//! `wait_max` for as long as `over`. Then the lowest class is refused at once, one more for each further `over`, and one less for each
-//! calm one. It never counts slots, never holds a line, never refuses the highest class, and never reads a clock.
+//! Who is refused under overload. Overload is judged by how long calls stand in the line, class by class: not one of a class got through in
+//! `wait_max` for as long as `over`. Then the lowest of those below it is refused at once, one more for each further `over`, and one less
+//! for each calm one. A class is only ever refused for a higher one: where nobody else waits, its own line is long enough a refusal. It
+//! never counts slots, never holds a line, and never reads a clock.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const RETRY_AFTER_SPREAD: f64 = 0.5;
 pub struct SheddingSettings {
     /// Waits in the line above this are too long.
     pub wait_max: Duration,
-    /// So long every wait of a class must have been too long before one class more is refused, and calm before it is one less.
+    /// So long every wait of a class must have been too long before one class more below it is refused, and calm before it is one less.
     pub over: Duration,
     /// The slots that each class keeps whatever is refused, the highest class first; 0 = none are promised.
     pub minimums: Vec<u32>,
@@ -187,18 +188,19 @@ impl Shedder {
         if self.level >= self.level_max() {
             return None;
         }
-        let admitted = self.lines.iter().take(self.lines.len() - self.level);
-        let late_since = admitted.filter_map(|line| line.late_since).min()?;
+        // For the lowest class that is still admitted, one above it must be late.
+        let above = self.lines.iter().take(self.lines.len() - self.level - 1);
+        let late_since = above.filter_map(|line| line.late_since).min()?;
         // Soon after a step back the wait is counted from there: what was refused has not had its `over` yet.
         Some(late_since.max(self.changed).after(self.over))
     }
 
-    /// When one class less is refused, if nothing happens before: all admitted classes, and the one whose turn it is, were calm.
+    /// When one class less is refused, if nothing happens before: all admitted classes were calm.
     fn next_down(&self) -> Option<Timestamp> {
         if self.level == 0 {
             return None;
         }
-        let scope = || self.lines.iter().take(self.lines.len() - self.level + 1);
+        let scope = || self.lines.iter().take(self.lines.len() - self.level);
         let tense_at = scope().filter_map(|line| line.tense_at).max().unwrap_or(Timestamp::ZERO);
         let at = tense_at.max(self.changed).after(self.over);
         scope().all(|line| line.late_since.is_none_or(|since| since > at)).then_some(at)

@@ -3,22 +3,27 @@
 
 use std::{
     collections::HashMap,
+    num::NonZeroU32,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
+
 use super::{
+    adaptive::{ProviderLimit, ProviderShares},
     address::Address,
     builder::StartError,
     compartments::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, AgentMetrics, Guard, ProviderCore},
-    ports::{Backend, ColdStart},
+    ports::{Backend, Clock, ColdStart},
+    rates::Rate,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
     warming::{Models, cold_start},
 };
 use crate::{
-    model::name::Name,
+    model::{clock::Timestamp, name::Name},
     policy::{
         breaker::{
             machine::Breaker,
@@ -58,7 +63,7 @@ pub(crate) fn make_providers(
     settings: &[ProviderSettings],
     targets: &[TargetParts],
     (book, compartments): (&mut Book, &mut CompartmentsBuilder),
-    chance: Chance,
+    (chance, clock): (Chance, &Arc<dyn Clock>),
 ) -> Result<HashMap<Name, Arc<ProviderCore>>, StartError> {
     let mut providers = HashMap::new();
     for settings in settings {
@@ -76,17 +81,22 @@ pub(crate) fn make_providers(
             .key
             .as_ref()
             .map(|key| add_breaker(book, name, format!("key:{name}/{key}"), breaker, Scope::Key, chance));
-        let count = match settings.slots {
-            Some(cap) => {
-                let guarantees = guarantees(settings, cap, &members, compartments)?;
-                Some(compartments.add(format!("provider:{name}").into(), Bulkhead::shared(cap, &guarantees)))
-            }
-            None => None,
+        let adaptive = adaptive_limit(settings, &members, compartments, clock.now())?;
+        let slots = match (&adaptive, settings.slots) {
+            (Some(adaptive), _) => Some(adaptive.slots(compartments.classes().shares_of(adaptive.limit()))),
+            (None, Some(cap)) => Some(Bulkhead::shared(cap, &guarantees(settings, cap, &members, compartments)?)),
+            (None, None) => None,
         };
+        let compartment = || -> Arc<str> { format!("provider:{name}").into() };
+        let count = slots.map(|slots| compartments.add(compartment(), slots));
+        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
+        let rate = per_minute.map(|per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock))));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
             count,
+            rate: ArcSwapOption::from(rate),
+            adaptive,
             guard,
             key_guard: key_guard.transpose()?,
             retry_budget: Mutex::new(RetryBudget::new(&retry)),
@@ -96,6 +106,26 @@ pub(crate) fn make_providers(
         }
     }
     Ok(providers)
+}
+
+/// The adaptive limit of a provider, if it has one. What is kept of its slots must fit into the most that they can be.
+fn adaptive_limit(
+    settings: &ProviderSettings,
+    members: &[&AgentSettings],
+    compartments: &CompartmentsBuilder,
+    now: Timestamp,
+) -> Result<Option<ProviderLimit>, StartError> {
+    let Some(adaptive) = settings.adaptive else { return Ok(None) };
+    if let Some(broken) = adaptive.check().into_iter().next() {
+        return Err(StartError::Setting { name: settings.name.clone(), broken });
+    }
+    let most = adaptive.under(settings.slots).max;
+    let Guarantees { features, .. } = guarantees(settings, most, members, compartments)?;
+    let named = |member: &&AgentSettings| {
+        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
+    };
+    let shares = ProviderShares { agents: members.iter().map(named).collect(), features };
+    Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
 }
 
 /// What of a provider's slots is kept for agents, features and classes.

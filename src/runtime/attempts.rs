@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    adaptive::Told,
     agent_actor::{InHand, Job, Leg, Turn},
     attempt_cut::{cancelled, cut_failure},
     attempt_request::{Watchers, attempt_request},
@@ -86,6 +87,8 @@ struct Call {
     own_refusals: u32,
     /// It killed twice: nobody is to try it again.
     killed: Killed,
+    /// What attempts say about pressure, where their provider's limit learns from it.
+    told: Vec<Told>,
     /// `None` once the caller was let go before the call's end.
     reply: Option<ReplyTo>,
     /// Its model, where that has to be loaded.
@@ -123,6 +126,7 @@ impl Call {
             bad_replies: 0,
             own_refusals: 0,
             killed: Killed::Once,
+            told: Vec::new(),
             reply: Some(reply),
             sight: None,
             warmth: cold::Met::default(),
@@ -298,6 +302,10 @@ impl Call {
         };
         let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
         let usage = self.spending.as_mut().map_or(usage, settle);
+        if agent.provider.adaptive.is_some() {
+            let ending = failure.map_or(&Ending::Success, |failure| &failure.ending);
+            self.told.push(Told::of(ending, progress, usage, now));
+        }
         if let Some(usage) = usage {
             agent.metrics.prompt_tokens.increment(usage.prompt_tokens);
             agent.metrics.output_tokens.increment(usage.output_tokens);

@@ -11,15 +11,21 @@ use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    adaptive::LIMIT_EVENTS_MAX,
     address::Address,
     assembly::{self, AgentParts},
+    callers::{CallerSettings, Callers},
     capture::Captures,
     compartments::CompartmentsBuilder,
     core::{AgentTable, Shared},
+    counted::RateBook,
     dead_letters::{DeadLetterBox, DeadLetters},
+    deferred::{push::Push, queue::DeferredQueue, settings::DeferredSettings, store::DeferredStore, worker::Worker},
     engine::Runtime,
     journal::Journal,
+    ladders::Ladders,
     outside::OutsideBackend,
+    overload::Overload,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
     root::RootActor,
@@ -45,6 +51,9 @@ pub const BREAKER_EVENTS_MAX: usize = 1_024;
 /// Why a runtime cannot start.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum StartError {
+    /// A ladder puts calls off, but there is no place to keep them.
+    #[error("a ladder has the rung \"deferred\", but there is no journal to keep calls in")]
+    NoQueue,
     /// The program aborts on panic: nothing could be supervised.
     #[error("this program is built with panic = \"abort\"; supervision needs panic = \"unwind\"")]
     PanicAbort,
@@ -117,6 +126,9 @@ pub struct RuntimeBuilder {
     compartments: CompartmentSettings,
     spending: SpendingSettings,
     run_caps: RunCaps,
+    callers: CallerSettings,
+    ladders: Ladders,
+    deferred: Option<(Arc<dyn DeferredStore>, DeferredSettings, Option<Arc<dyn Push>>)>,
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
@@ -190,6 +202,13 @@ impl RuntimeBuilder {
         self
     }
 
+    /// Guards each caller against running away; nobody is without this.
+    #[must_use]
+    pub fn callers(mut self, settings: CallerSettings) -> Self {
+        self.callers = settings;
+        self
+    }
+
     /// Writes every finished or refused call down there.
     #[must_use]
     pub fn call_log(mut self, call_log: Arc<dyn CallLog>) -> Self {
@@ -219,6 +238,26 @@ impl RuntimeBuilder {
         self
     }
 
+    /// What refused and failed calls do next; nothing without this. Ladders that put calls off need [`RuntimeBuilder::deferred`].
+    #[must_use]
+    pub fn ladders(mut self, ladders: Ladders) -> Self {
+        self.ladders = ladders;
+        self
+    }
+
+    /// Keeps calls that are put off there, makes them when their time has come, and tells `push` of their end. The clock must then count
+    /// from the Unix epoch.
+    #[must_use]
+    pub fn deferred(
+        mut self,
+        store: Arc<dyn DeferredStore>,
+        settings: DeferredSettings,
+        push: Option<Arc<dyn Push>>,
+    ) -> Self {
+        self.deferred = Some((store, settings, push));
+        self
+    }
+
     /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
     /// client as a [`super::guard_layer::GuardLayer`].
     #[must_use]
@@ -238,21 +277,33 @@ impl RuntimeBuilder {
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
         let mut book = Book::default();
+        let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let mut compartments = CompartmentsBuilder::new(&self.compartments);
         let targets = assembly::lay_out(self.agents)?;
         let models = Models::default();
-        let providers = assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), chance)?;
+        let providers =
+            assembly::make_providers(&self.providers, &targets, (&mut book, &mut compartments), (chance, &clock))?;
         let agents = assembly::make_agents(targets, &providers, (&mut book, &mut compartments), chance, &models)?;
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
+        if self.deferred.is_none() && self.ladders.any_defers() {
+            return Err(StartError::NoQueue);
+        }
+        // One life of one process: what is left of an earlier one is known by its name.
+        let life = format!("{}-{:x}", std::process::id(), fastrand::u64(..));
+        let deferred = self.deferred.map(|(store, settings, push)| DeferredQueue::new(store, settings, push, life));
         let aborting = CancellationToken::new();
         let shared = Arc::new(Shared {
-            clock: self.clock.unwrap_or_else(|| Arc::new(TokioClock::start())),
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places }),
             run_caps: Mutex::new(self.run_caps),
             tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
             compartments: compartments.build(),
+            callers: Callers::new(self.callers, Arc::clone(&clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
+            overload: Overload::new(self.compartments.shedding.clone(), chance, Arc::clone(&clock)),
+            limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
+            clock,
             models,
             supervisor: Address::vacant(),
             orchestrator: Address::vacant(),
@@ -268,6 +319,8 @@ impl RuntimeBuilder {
             dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
             journal: self.journal,
+            ladders: ArcSwap::from_pointee(self.ladders),
+            deferred: deferred.map(Arc::new),
             captures: self.captures,
             frozen: AtomicBool::new(false),
         });
@@ -277,6 +330,9 @@ impl RuntimeBuilder {
         let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };
         let (root, joined) =
             Actor::spawn(None, root, ()).await.map_err(|error| StartError::Actors(error.to_string()))?;
+        if let Some(queue) = &shared.deferred {
+            shared.tracker.spawn(Worker::new(Arc::clone(&shared), Arc::clone(queue)).work());
+        }
         Ok(Runtime::new(shared, runs, events, root.get_cell(), joined))
     }
 }

@@ -5,15 +5,18 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{compartments::Asking, ports::Asked, relay::Relay};
+use super::{compartments::Asking, deferred::store::Ticket, ports::Asked, relay::Relay};
 use crate::{
     model::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
         reply::Usage,
-        run::AttemptRecord,
+        run::{AttemptRecord, Cause},
     },
-    policy::fallback::Elsewhere,
+    policy::{
+        fallback::{Content, Elsewhere},
+        ladder::Rung,
+    },
 };
 
 /// Who asks, for what, and until when. All of it travels with every attempt.
@@ -45,6 +48,29 @@ pub struct CallContext {
     pub timeout: Option<Duration>,
     /// What is asked, for guards that must know its size; the runtime puts it there itself where the request is at hand.
     pub asked: Option<Asked>,
+    /// Whether something may stand in for the agent.
+    pub ladder: LadderUse,
+}
+
+/// Whether a call goes down its ladder when it is refused or fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LadderUse {
+    /// It does, where there is one.
+    #[default]
+    Walk,
+    /// Only the agent's own answer is wanted.
+    Never,
+}
+
+/// What stood in for a call that was refused or failed, and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Degraded {
+    /// Why.
+    pub cause: Cause,
+    /// The rung that answered.
+    pub action: Rung,
+    /// The first error.
+    pub error: Envelope,
 }
 
 impl CallContext {
@@ -115,6 +141,8 @@ pub struct CallReply {
     pub fallback: Option<Arc<str>>,
     /// The targets that were passed over before it.
     pub tries: Vec<Try>,
+    /// What stood in for the agent, if something did.
+    pub degraded: Option<Box<Degraded>>,
 }
 
 /// A bad end.
@@ -139,6 +167,12 @@ pub struct CallError {
     pub target: Option<Arc<str>>,
     /// Every target that was tried, this one included, where the agent has several; also in the envelope's `details`.
     pub tries: Vec<Try>,
+    /// The rung of the ladder that the error stands for: the call is made later, or it carries a notice.
+    pub degraded: Option<Box<Degraded>>,
+    /// Where the answer will be found, if the call is made later.
+    pub deferred: Option<Box<Ticket>>,
+    /// Whether part of an answer is out.
+    pub(crate) content: Content,
     /// Whether another target of the agent may answer instead.
     pub(crate) elsewhere: Elsewhere,
 }
@@ -165,6 +199,9 @@ impl CallError {
             spent: Duration::ZERO,
             target: None,
             tries: Vec::new(),
+            degraded: None,
+            deferred: None,
+            content: Content::None,
             elsewhere: Elsewhere::MayNot,
         }
     }

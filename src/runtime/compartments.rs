@@ -1,6 +1,8 @@
 //! All slots of a runtime behind one short lock: what callers take and give back, and who waits for it. What is taken is a value; its
 //! drop gives back exactly what was taken, exactly once, and hands it to those who wait, in the same step.
 
+mod resize;
+
 use std::sync::{Arc, Mutex};
 
 use metrics::Gauge;

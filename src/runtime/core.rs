@@ -8,22 +8,30 @@ use std::{
     },
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use metrics::{Counter, Gauge, Histogram};
+use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    adaptive::{LimitEvent, ProviderLimit},
     address::Address,
     agent_actor::AgentMessage,
+    callers::Callers,
     capture::Captures,
     compartments::Compartments,
+    counted::RateBook,
     dead_letters::DeadLetters,
+    deferred::queue::DeferredQueue,
     gate::Gate,
     journal::Journal,
+    ladders::Ladders,
     metric,
     orchestrator::OrchestratorMessage,
+    overload::Overload,
     ports::{Backend, CallLog, Clock},
     pulse::Pulse,
+    rates::Rate,
     settings::{AgentSettings, ProviderSettings},
     spending::TokenBook,
     supervisor::{Book, SupervisorMessage},
@@ -55,6 +63,10 @@ pub(crate) struct ProviderCore {
     pub(crate) settings: ProviderSettings,
     /// Its slots; `None` = no cap.
     pub(crate) count: Option<CountId>,
+    /// Its requests a minute; written by a reload.
+    pub(crate) rate: ArcSwapOption<Rate>,
+    /// Its adaptive limit, if it has one.
+    pub(crate) adaptive: Option<ProviderLimit>,
     /// Only where two or more agents lean on it.
     pub(crate) guard: Option<Guard>,
     pub(crate) key_guard: Option<Guard>,
@@ -194,6 +206,14 @@ pub(crate) struct Shared {
     pub(crate) tokens: TokenBook,
     /// All slots, and who waits for them.
     pub(crate) compartments: Compartments,
+    /// Callers' volume guards and requests a minute.
+    pub(crate) callers: Callers,
+    /// What features and tiers have in a minute; replaced by a reload.
+    pub(crate) rate_book: ArcSwap<RateBook>,
+    /// Which classes are refused for higher ones.
+    pub(crate) overload: Overload,
+    /// Who watches adaptive limits.
+    pub(crate) limits: broadcast::Sender<LimitEvent>,
     pub(crate) supervisor: Address<SupervisorMessage>,
     pub(crate) orchestrator: Address<OrchestratorMessage>,
     /// Written by the supervisor; read by whoever shows it.
@@ -223,6 +243,10 @@ pub(crate) struct Shared {
     pub(crate) dead_letters: DeadLetters,
     /// Where finished calls are written down, if anywhere.
     pub(crate) call_log: Option<Arc<dyn CallLog>>,
+    /// What calls do next when they are refused or fail; replaced as a whole by a reload.
+    pub(crate) ladders: ArcSwap<Ladders>,
+    /// Calls that are made later, where there is a place to keep them.
+    pub(crate) deferred: Option<Arc<DeferredQueue>>,
     /// Who keeps attempts word for word, if anybody.
     pub(crate) captures: Option<Captures>,
 }

@@ -7,9 +7,11 @@ use tokio::sync::broadcast;
 use super::{
     agent_actor::AgentMessage,
     book::BreakerEvent,
-    builder::RuntimeBuilder,
+    builder::{RuntimeBuilder, StartError},
     core::{AgentCore, Shared, lock},
+    deferred::settings::DeferredSettings,
     handle::AgentHandle,
+    ladders::Ladders,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
     ports::Clock,
     run_table::RunTable,
@@ -173,6 +175,30 @@ impl Runtime {
         let breaker = found.ok_or_else(|| NoSuch(format!("breaker {name:?}")))?;
         self.shared.supervisor.cast(SupervisorMessage::Act { breaker, act });
         Ok(())
+    }
+
+    /// Replaces all ladders: from now on calls go down these. Those under way keep what they began with.
+    pub fn set_ladders(&self, ladders: Ladders) -> Result<(), StartError> {
+        if self.shared.deferred.is_none() && ladders.any_defers() {
+            return Err(StartError::NoQueue);
+        }
+        self.shared.ladders.store(Arc::new(ladders));
+        Ok(())
+    }
+
+    /// Replaces how calls are put off; how many are made at once stays as it was.
+    pub fn set_deferred(&self, settings: DeferredSettings) {
+        if let Some(queue) = &self.shared.deferred {
+            queue.settings.store(Arc::new(settings));
+            queue.news.notify_one();
+        }
+    }
+
+    /// Aborts the call of an entry of the deferred queue that was cancelled, if it is under way here.
+    pub fn abort_deferred(&self, id: &str) {
+        if let Some(queue) = &self.shared.deferred {
+            queue.abort(id);
+        }
     }
 
     /// Makes ready for the end of a node whose runs go on after it: refuses new runs and calls, begins no step, lets what is under way end

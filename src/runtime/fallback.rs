@@ -199,7 +199,10 @@ impl Further {
             };
             let elsewhere = error.elsewhere;
             route.failed_at(&target, error);
-            let Elsewhere::May(reason) = elsewhere else { return Err(route.ended(&request.context)) };
+            // What the last one says of others holds for whatever else might answer.
+            let Elsewhere::May(reason) = elsewhere else {
+                return Err(CallError { elsewhere, ..route.ended(&request.context) });
+            };
             route.passed_over.push(reason);
             let Some((next, permit)) = route.next(&request.context) else { return Err(route.ended(&request.context)) };
             let mut request = request.clone();
@@ -349,7 +352,7 @@ fn lost(target: &AgentHandle) -> CallError {
 
 /// The request as a further target gets it: what was given to the call as a whole is not given anew. The call's own end is a deadline
 /// to it, so that a target which got only the rest of the time is not blamed for it.
-fn further_request(request: &CallRequest, front: &AgentHandle, started: Timestamp) -> CallRequest {
+pub(super) fn further_request(request: &CallRequest, front: &AgentHandle, started: Timestamp) -> CallRequest {
     let mut request = request.clone();
     let bounds = [Some(front.agent.settings.timeouts.call), request.context.timeout.take()];
     let end = bounds.into_iter().flatten().map(|timeout| started.after(timeout));

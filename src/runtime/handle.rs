@@ -12,6 +12,7 @@ use super::{
     call_record::{Caller, logged_refusal},
     compartments::{Part, Seats, is_of_target},
     core::{AgentCore, Guard, Shared},
+    counted::CallIs,
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
@@ -89,9 +90,9 @@ impl AgentHandle {
         &self.agent.settings.name
     }
 
-    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses.
-    /// Dropping the future cancels the call and aborts what is under way upstream.
-    pub async fn call(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
+    /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
+    /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
+    pub(crate) async fn call_once(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
         show_asked(&self.shared, &mut request);
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
@@ -146,7 +147,8 @@ impl AgentHandle {
         }
     }
 
-    /// Takes everything that a call needs at this target, or nothing: gates from the outside in, then slots.
+    /// Takes everything that a call needs at this target, or nothing: requests a minute, gates from the outside in, the caller's volume
+    /// guard, then slots.
     pub(crate) fn admit(&self, context: &CallContext) -> Result<Permit, Refusal> {
         self.admit_as(context, &ParkedAt::default(), Held::Nothing)
     }
@@ -169,17 +171,20 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let mut passes = Passes::default();
-        let moves_on = matches!(held, Held::Call(_));
+        let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
+        let mut counted = self.count_requests(context, (call_is, id, now))?;
         let lease = self
             .pass_gates(id, now, parked, &mut passes)
             .and_then(|()| warming::not_warming(&self.agent, now))
+            .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
             .and_then(|()| self.take_slots(context, now, held))
             // Last, so that only a call that is made finds the model cold and warms it up.
             .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
         match lease {
             Ok((found, (lease, spending))) => {
+                counted.keep();
                 passes.announce(shared, now);
-                if !moves_on {
+                if call_is == CallIs::New {
                     self.agent.metrics.admitted.increment(1);
                 }
                 let mut permit = Permit::new(shared, &self.agent, id, passes, lease, found);

@@ -11,6 +11,7 @@ use super::{
     core::{AgentCore, Shared},
     fallback::Admitted,
     handle::AgentHandle,
+    overload::Waiting,
     parked::ParkedAt,
     refusal::Refusal,
 };
@@ -93,6 +94,12 @@ impl AgentHandle {
         if wait.is_zero() {
             return Err(refusal);
         }
+        // The lowest classes are refused before they wait, where higher ones wait too long.
+        let class = shared.compartments.class(context.priority.as_deref());
+        let waiting = match refusal.lacks() {
+            Some(count) => shared.overload.enter(count, class, now).map_err(|shed| Refusal::Shed { shed })?,
+            None => None,
+        };
         let targets = self.targets_in_line();
         let (sender, mut served) = oneshot::channel();
         let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
@@ -103,6 +110,7 @@ impl AgentHandle {
             Err(NoPlace::Stranger(stranger)) => return Err(Refusal::Stranger { stranger }),
         };
         let standing = Standing { shared, ticket };
+        let was_served = || waiting.iter().for_each(Waiting::served);
         let end = tokio::select! {
             biased;
             served = &mut served => Some(served.ok()),
@@ -111,11 +119,17 @@ impl AgentHandle {
         };
         drop(standing);
         match end {
-            Some(Some(served)) => self.served(context, &targets, served),
+            Some(Some(served)) => {
+                was_served();
+                self.served(context, &targets, served)
+            }
             None => Err(Refusal::ShuttingDown),
             // Served between the end of its patience and its leaving: what is there is used.
             Some(None) => match served.try_recv() {
-                Ok(served) => self.served(context, &targets, served),
+                Ok(served) => {
+                    was_served();
+                    self.served(context, &targets, served)
+                }
                 Err(_) if left.is_some_and(|left| left <= wait) => Err(Refusal::Deadline),
                 // It waited in vain: what it is told is how things are now, not how they were.
                 Err(_) => self.admit_any(context, &ParkedAt::default()),

@@ -64,6 +64,10 @@ metrics! {
     PROBES "watertight_probes_total" Counter "Trials that the supervisor made itself, by how they ended.";
     RETRIES "watertight_retries_total" Counter "Attempts beyond the first.";
     FALLBACKS "watertight_fallbacks_total" Counter "Targets that were passed over for a further one, by reason.";
+    DEGRADED "watertight_degraded_total" Counter "Calls that a rung of a ladder answered, by rung and cause.";
+    DEFERRED_DEPTH "watertight_deferred_depth" Gauge "Calls that wait to be made later.";
+    DEFERRED "watertight_deferred_total" Counter "What became of calls that were put off: kept, refused, made again, and how they ended.";
+    DEFERRED_PUSHES "watertight_deferred_pushes_total" Counter "Tries to tell somebody of the end of such a call, by how they went.";
     USAGE_ESTIMATED "watertight_usage_estimated_total" Counter "Answers whose tokens were counted by us, because the server told none.";
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";
@@ -75,6 +79,10 @@ metrics! {
     LINE_LENGTH "watertight_line_length" Gauge "Callers and steps that wait for a slot.";
     FEATURE_IN_FLIGHT "watertight_feature_in_flight" Gauge "Slots of a feature that are taken now.";
     FEATURE_SLOTS "watertight_feature_slots" Gauge "Slots of a feature in all; infinite where it has no cap of its own.";
+    ADAPTIVE_LIMIT "watertight_adaptive_limit" Gauge "Calls that a provider gets at once, as its adaptive limit has learnt.";
+    LIMIT_CHANGES "watertight_adaptive_limit_changes_total" Counter "Changes of a provider's adaptive limit, by reason.";
+    CALLERS_SHUT "watertight_callers_shut_total" Counter "Times that a caller's volume guard shut.";
+    CLASSES_SHED "watertight_classes_shed" Gauge "Classes that are refused for higher ones now, the lowest first.";
     CAPTURES_LEFT_OUT "watertight_captures_left_out_total" Counter "Attempts that were to be kept word for word and were not: too large, or too many waited for the disk.";
     CONNECTIONS "watertight_connections" Gauge "Connections that are open.";
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";

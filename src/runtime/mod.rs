@@ -5,9 +5,12 @@
 //! `engine`).
 
 pub mod accept;
+pub mod adaptive;
 pub mod builder;
 pub mod call;
+pub mod callers;
 pub mod capture;
+pub mod counted;
 pub mod dead_letters;
 pub mod deferred;
 pub mod engine;
@@ -15,6 +18,7 @@ pub mod function_agent;
 pub mod guard_layer;
 pub mod handle;
 pub mod journal;
+pub mod ladders;
 pub mod metric;
 pub mod outside;
 pub mod ports;
@@ -40,11 +44,14 @@ mod compartments;
 mod core;
 mod fallback;
 mod gate;
+mod ladder;
 mod line;
 mod orchestrator;
+mod overload;
 mod parked;
 mod permit;
 mod probing;
+mod rates;
 pub(crate) mod refusal;
 mod root;
 mod run_call;

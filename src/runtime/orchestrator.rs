@@ -10,12 +10,13 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::oneshot;
 
 use super::{
+    call::CallError,
     compartments::{Seats, Served},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
     probing,
     refusal::Refusal,
-    run_call,
+    run_call::{self, Begins},
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
     run_table::RunTable,
@@ -26,7 +27,12 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         name::Name,
     },
-    workflow::plan::action::{Action, CallFailed, CallRequest, StepKey},
+    policy::ladder::cause_of,
+    workflow::{
+        checked::Step,
+        definition::OnCause,
+        plan::action::{Action, Ask, CallFailed, CallRequest, Resend, StepKey},
+    },
 };
 
 /// What the orchestrator is told. All one-way.
@@ -165,7 +171,9 @@ impl OrchestratorActor {
                 if inner.calls.remove(&key).is_none() {
                     return Vec::new();
                 }
-                inner.plan.replied(key, run_call::as_plan_result(*result), now, &gates)
+                let result = run_call::as_plan_result(*result);
+                let result = result.map_err(|failed| self.with_notice(inner, key, failed));
+                inner.plan.replied(key, result, now, &gates)
             }
             Told::Woken => inner.plan.wake(now, &gates),
             Told::Cancelled => inner.plan.cancel(now),
@@ -217,7 +225,20 @@ impl OrchestratorActor {
 
     pub(crate) fn tell_refused(&self, inner: &mut RunInner, key: StepKey, failed: CallFailed) -> Vec<Action> {
         let gates = LiveGates { shared: &self.shared };
+        let failed = self.with_notice(inner, key, failed);
         inner.plan.replied(key, Err(failed), self.shared.now(), &gates)
+    }
+
+    /// The same failure, with the agent's text for people where the step asks for it.
+    fn with_notice(&self, inner: &RunInner, key: StepKey, mut failed: CallFailed) -> CallFailed {
+        let step = inner.plan.workflow().steps().get(key.step);
+        let asks = |step: &&Step| step.on(cause_of(failed.envelope.error_code)) == OnCause::Notice;
+        if let Some(step) = step.filter(asks)
+            && let Some(notice) = self.shared.ladders.load().agents.get(step.agent()).and_then(|own| own.notice.clone())
+        {
+            notice.put_into(&mut failed.envelope);
+        }
+        failed
     }
 
     /// Makes a call. Free slots that an older run waits for are handed to it as they come free, so what is found free here is nobody's.
@@ -228,7 +249,37 @@ impl OrchestratorActor {
         request: &CallRequest,
     ) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?;
-        self.try_call(run, inner, (&agent, None), request)
+        if let Ask::Instead(instead) = &request.ask {
+            self.begin(run, inner, (&agent, Begins::Instead(instead.clone())), request);
+            return Ok(());
+        }
+        let failed = match self.try_call(run, inner, (&agent, None), request) {
+            Ok(()) => return Ok(()),
+            Err(failed) => failed,
+        };
+        let front = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(&agent) };
+        let refused = CallError::refused(failed.envelope.clone());
+        if failed.resend == Resend::Never || !front.may_go_down(run.context.feature.as_deref(), &refused) {
+            return Err(failed);
+        }
+        let refused = Box::new(refused);
+        self.begin(run, inner, (&agent, Begins::Refused(refused)), request);
+        Ok(())
+    }
+
+    fn begin(
+        &self,
+        run: &Arc<RunCell>,
+        inner: &mut RunInner,
+        (agent, begins): (&Arc<AgentCore>, Begins),
+        request: &CallRequest,
+    ) {
+        let front = AgentHandle { shared: Arc::clone(&self.shared), agent: Arc::clone(agent) };
+        let context = run_call::context_of(run, &inner.plan, request);
+        let abort = run.ended.child_token();
+        inner.calls.insert(request.key, abort.clone());
+        let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
+        run_call::start((&front, begins), context, (run, &self.runs), step, request, abort);
     }
 
     /// Makes a call, or says why it was refused; with the slots that it was given in the line, if any.
@@ -254,10 +305,7 @@ impl OrchestratorActor {
         };
         match admitted {
             Ok(admitted) => {
-                let abort = run.ended.child_token();
-                inner.calls.insert(request.key, abort.clone());
-                let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
-                run_call::start(admitted, context, run, &self.runs, step, request, abort);
+                self.begin(run, inner, (agent, Begins::Admitted(admitted)), request);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    adaptive::Told,
     call::{CallContext, CallError},
     handle::AgentHandle,
     permit::Permit,
@@ -76,7 +77,11 @@ impl Admission {
         let shared = Arc::clone(&permit.shared);
         let at = shared.now();
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
-        let facts = Facts { agent: permit.agent.index, ending, slow, at, permit: permit.hand_over() };
+        let told = match &permit.agent.provider.adaptive {
+            Some(_) => vec![Told::of_work(&ending, self.started, at)],
+            None => Vec::new(),
+        };
+        let facts = Facts { agent: permit.agent.index, ending, slow, told, at, permit: permit.hand_over() };
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
     }

@@ -216,6 +216,6 @@ async fn until_stopped(
 
 fn settle(permit: Permit, ending: Ending) {
     let (shared, agent) = (Arc::clone(&permit.shared), permit.agent.index);
-    let facts = Facts { agent, ending, slow: false, at: shared.now(), permit: permit.hand_over() };
+    let facts = Facts { agent, ending, slow: false, told: Vec::new(), at: shared.now(), permit: permit.hand_over() };
     shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
 }

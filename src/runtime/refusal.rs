@@ -5,6 +5,8 @@ use std::{sync::Arc, time::Duration};
 use super::{
     call::Try,
     compartments::{NoSeats, Reach},
+    overload::Shed,
+    rates::TooMany,
 };
 use crate::{
     model::{
@@ -25,6 +27,7 @@ use crate::{
             draw::{AccountId, NoTokens},
         },
         verdict::Keyed,
+        volume::Shut,
     },
 };
 
@@ -42,6 +45,15 @@ pub(crate) enum Refusal {
     /// No slot.
     #[error("no slot free in {compartment}")]
     Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    /// No request is free this minute.
+    #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
+    Rate { too_many: TooMany, retry_after: Duration },
+    /// Its caller's volume guard is shut.
+    #[error("this caller made too many calls in an hour")]
+    Volume { shut: Shut },
+    /// Its class is refused for a higher one, under overload.
+    #[error("calls of higher classes wait too long for {}", .shed.compartment)]
+    Shed { shed: Shed },
     /// The model is being loaded, and somebody else waits for it already.
     #[error("the model {model} is being loaded; it is expected to be there in {:.0} s", .wait.as_secs_f64())]
     Warming { model: Arc<str>, wait: Duration },
@@ -106,10 +118,13 @@ impl Refusal {
             Self::Gate { .. } => Some(FallbackReason::GateShut),
             Self::Bulkhead { .. } => Some(FallbackReason::SlotsFull),
             Self::Restarted => Some(FallbackReason::Restarted),
+            Self::Rate { .. } => Some(FallbackReason::RateLimited),
             Self::Warming { .. } => Some(FallbackReason::Warming),
             Self::Tokens { refused } if is_of_target(refused) => Some(FallbackReason::TokensSpent),
             Self::Tokens { .. }
             | Self::RunSpent { .. }
+            | Self::Volume { .. }
+            | Self::Shed { .. }
             | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
@@ -124,6 +139,15 @@ impl Refusal {
             Self::Bulkhead { .. } => true,
             Self::Everywhere { spoken, .. } => spoken.is_full(),
             _ => false,
+        }
+    }
+
+    /// The count in which a slot is missing, if that is all.
+    pub(crate) fn lacks(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Bulkhead { compartment, .. } => Some(compartment),
+            Self::Everywhere { spoken, .. } => spoken.lacks(),
+            _ => None,
         }
     }
 
@@ -149,9 +173,14 @@ impl Refusal {
         match self {
             Self::Bulkhead { reach, .. } => *reach == Reach::Call,
             Self::Tokens { refused } => !is_of_target(refused),
-            Self::RunSpent { .. } | Self::Stranger { .. } | Self::Deadline | Self::ShuttingDown | Self::DeadLetter => {
-                true
-            }
+            Self::Rate { too_many, .. } => !too_many.of.starts_with("provider:"),
+            Self::Volume { .. }
+            | Self::Shed { .. }
+            | Self::RunSpent { .. }
+            | Self::Stranger { .. }
+            | Self::Deadline
+            | Self::ShuttingDown
+            | Self::DeadLetter => true,
             Self::Gate { .. } | Self::Warming { .. } | Self::Restarted | Self::Everywhere { .. } => false,
         }
     }
@@ -172,6 +201,16 @@ impl Refusal {
             Self::Stranger { stranger } => stranger_envelope(*stranger, message),
             Self::Tokens { refused } => tokens_envelope(refused, message),
             Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
+            Self::Rate { too_many, retry_after } => Envelope::new(ErrorCode::RateLimited, message)
+                .with_retry_after(retry_after.as_secs_f64())
+                .with_detail("limit", &*too_many.of)
+                .with_detail("requests_per_minute", too_many.per_minute.get()),
+            Self::Shed { shed } => Envelope::new(ErrorCode::LoadShed, message)
+                .with_retry_after(shed.retry_after.as_secs_f64())
+                .with_detail("compartment", &*shed.compartment),
+            Self::Volume { shut } => {
+                Envelope::new(ErrorCode::CallVolumeExceeded, message).with_retry_after(shut.retry_after.as_secs_f64())
+            }
             Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
                 .with_retry_after(full.retry_after.as_secs_f64())
                 .with_detail("compartment", &**compartment),

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::model::raw_object::RawObject;
+use crate::{model::raw_object::RawObject, policy::ladder::Rung};
 
 /// Frames that may be under way between an attempt and its caller.
 pub const RELAY_PIECES_MAX: usize = 64;
@@ -55,6 +55,8 @@ pub struct Relay {
     pub out: mpsc::Sender<RelayPiece>,
     /// The further target that is asked, where the first one was passed over; set by the runtime.
     pub fallback: Option<Arc<str>>,
+    /// The rung of the ladder that is asked, where the agent was refused or failed; set by the runtime.
+    pub degraded: Option<Rung>,
 }
 
 /// A piece of a relayed answer.
@@ -77,6 +79,8 @@ pub struct RelayBegan {
     pub attempt: u32,
     /// The further target that answers, where it is not the first.
     pub fallback: Option<Arc<str>>,
+    /// The rung of the ladder that answers, where it is not the agent itself.
+    pub degraded: Option<Rung>,
     /// How long this attempt has waited for the other side.
     pub waited: Duration,
 }

@@ -2,22 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    call::{CallContext, CallError, CallReply, CallRequest},
+    call::{CallContext, CallError, CallReply, CallRequest, Degraded},
     fallback::Admitted,
+    handle::AgentHandle,
+    ladder::Descent,
     orchestrator::OrchestratorMessage,
-    ports::Asked,
+    ports::{Asked, BoxFuture},
     run_cell::{RunCell, Told},
     run_table::RunTable,
 };
 use crate::{
     model::{envelope::Envelope, event::EventType, run::AttemptRecord},
     workflow::plan::{
-        action::{CallDone, CallFailed, CallRequest as StepRequest, Resend, StepKey},
+        action::{CallDone, CallFailed, CallRequest as StepRequest, Instead, Resend, StepKey},
         run_plan::RunPlan,
     },
 };
@@ -50,28 +52,36 @@ pub(crate) fn idempotency_key(run: &RunCell, plan: &RunPlan, key: StepKey) -> St
     format!("{}/{step}/{index}/{}", run.id, key.iteration)
 }
 
+/// How a step's call begins.
+pub(crate) enum Begins {
+    /// A target took it. What refuses or fails then goes down its ladder, if it has one.
+    Admitted(Admitted),
+    /// It was refused, and goes down its ladder at once.
+    Refused(Box<CallError>),
+    /// It was refused or failed before, and only this rung is tried.
+    Instead(Box<Instead>),
+}
+
 /// Starts the task that waits for the answer. It belongs to no actor.
 pub(crate) fn start(
-    admitted: Admitted,
+    (front, begins): (&AgentHandle, Begins),
     context: CallContext,
-    run: &Arc<RunCell>,
-    runs: &Arc<RunTable>,
+    (run, runs): (&Arc<RunCell>, &Arc<RunTable>),
     step: String,
     request: &StepRequest,
     abort: CancellationToken,
 ) {
     let (run, runs) = (Arc::clone(run), Arc::clone(runs));
-    let shared = Arc::clone(&admitted.target.shared);
+    let shared = Arc::clone(&front.shared);
     let key = request.key;
-    let streams = admitted.target.agent.settings.timeouts.first_token.is_some();
+    let streams = front.agent.settings.timeouts.first_token.is_some();
     let (deltas, pieces) = streams.then(|| mpsc::channel(DELTAS_MAX)).unzip();
     let (retried, retries) = mpsc::channel(RETRIES_MAX);
     let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried), relay: None };
-    let routed = admitted.send(call);
+    let call = answer_of(front, begins, call);
     let (all, of_runs) = (shared.tracker.clone(), shared.run_steps.clone());
     all.spawn(of_runs.track_future(async move {
-        let answer = routed.answer();
-        let told = follow(answer, pieces, retries, |news| {
+        let told = follow(call, pieces, retries, |news| {
             let (kind, mut data) = match news {
                 News::Content(text) => (EventType::StepDelta, json!({ "text": text })),
                 News::Retried(attempt) => (EventType::StepRetried, json!(attempt)),
@@ -91,6 +101,35 @@ pub(crate) fn start(
             () = abort.cancelled() => {}
         }
     }));
+}
+
+/// Sends the call, where a target took it, and gives back what waits for its end.
+fn answer_of(
+    front: &AgentHandle,
+    begins: Begins,
+    call: CallRequest,
+) -> BoxFuture<'static, Result<CallReply, CallError>> {
+    match begins {
+        Begins::Admitted(admitted) => {
+            let descent = front.descent(&call).map(Descent::for_a_step);
+            let routed = admitted.send(call);
+            Box::pin(async move {
+                match (routed.answer().await, descent) {
+                    (Err(error), Some(descent)) => descent.go(error).await,
+                    (result, _) => result,
+                }
+            })
+        }
+        Begins::Refused(error) => match front.descent(&call).map(Descent::for_a_step) {
+            Some(descent) => Box::pin(descent.go(*error)),
+            None => Box::pin(std::future::ready(Err(*error))),
+        },
+        Begins::Instead(instead) => {
+            let Instead { rung, cause, error } = *instead;
+            let descent = front.descent_to(rung, &call).for_a_step();
+            Box::pin(descent.go_for(cause, CallError::refused(error)))
+        }
+    }
 }
 
 /// What a call shows of itself before it ends.
@@ -145,7 +184,18 @@ async fn next_piece(pieces: &mut Option<mpsc::Receiver<String>>) -> Option<Strin
 /// A call's end in the plan's words.
 pub(crate) fn as_plan_result(result: Result<CallReply, CallError>) -> Result<CallDone, CallFailed> {
     match result {
-        Ok(reply) => Ok(CallDone { output: reply.output, usage: reply.usage, attempts: reply.attempts }),
+        Ok(reply) => {
+            let instead = reply.degraded.map(|degraded| {
+                let Degraded { cause, action, error } = *degraded;
+                Box::new(Instead { rung: action, cause, error })
+            });
+            Ok(CallDone { output: reply.output, usage: reply.usage, attempts: reply.attempts, instead })
+        }
+        Err(CallError { deferred: Some(_), degraded: Some(degraded), envelope, attempts, usage, .. }) => {
+            let Degraded { cause, action, .. } = *degraded;
+            let instead = Some(Box::new(Instead { rung: action, cause, error: *envelope }));
+            Ok(CallDone { output: Value::Null, usage, attempts, instead })
+        }
         Err(error) => Err(CallFailed {
             resend: if error.nothing_sent { Resend::Allowed } else { Resend::Never },
             envelope: *error.envelope,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::{
     model::name::Name,
     policy::{
-        breaker::settings::BreakerSettings, compartment::settings::Rates, fallback::Rank,
-        retry_settings::RetrySettings, slow::SlowBy,
+        adaptive::settings::AdaptiveSettings, breaker::settings::BreakerSettings, compartment::settings::Rates,
+        fallback::Rank, retry_settings::RetrySettings, slow::SlowBy,
     },
 };
 
@@ -28,6 +28,8 @@ pub struct ProviderSettings {
     pub guaranteed: Vec<(Name, u32)>,
     /// What may be used of it in a minute.
     pub rates: Rates,
+    /// Learns how many calls it gets at once; its slots are then the most. `None` = as many as there are slots.
+    pub adaptive: Option<AdaptiveSettings>,
     /// The breaker of the provider as a whole.
     pub breaker: BreakerSettings,
     /// The name of the key that calls are made with, if there is one; its breaker is `key:<provider>/<name>`.
@@ -132,6 +134,7 @@ impl ProviderSettings {
             slots: None,
             guaranteed: Vec::new(),
             rates: Rates::default(),
+            adaptive: None,
             breaker: BreakerSettings::provider_default(),
             key: None,
             loaded_models: LoadedModels::Unknown,

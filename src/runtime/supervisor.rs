@@ -8,6 +8,7 @@ use tokio::sync::broadcast;
 
 pub(crate) use super::book::Book;
 use super::{
+    adaptive::{self, Told},
     book::BreakerEvent,
     core::{AgentCore, BreakerId, Shared, lock},
     orchestrator::OrchestratorMessage,
@@ -30,6 +31,8 @@ pub(crate) struct Facts {
     pub(crate) agent: usize,
     pub(crate) ending: Ending,
     pub(crate) slow: bool,
+    /// What its attempts say about pressure; empty where no limit learns from them.
+    pub(crate) told: Vec<Told>,
     pub(crate) at: Timestamp,
     pub(crate) permit: Permit,
 }
@@ -139,6 +142,7 @@ impl SupervisorActor {
                 if let Some(agent) = self.shared.at(facts.agent) {
                     book.outcome(&facts, agent.source, agent.keyed);
                 }
+                adaptive::learn(&self.shared, facts.agent, &facts.told);
                 facts.permit.settle();
             }
             SupervisorMessage::Aged { agent, passes, at } => {

@@ -24,13 +24,16 @@ use crate::{
 /// How often what histograms collected is folded in.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 /// Refusals of our own: their series are there from the start.
-const REFUSALS: [ErrorCode; 6] = [
+const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::AgentCircuitOpen,
     ErrorCode::AgentBulkheadFull,
     ErrorCode::QuotaSpent,
     ErrorCode::DeadlineExceeded,
     ErrorCode::AgentRestarted,
     ErrorCode::ShuttingDown,
+    ErrorCode::RateLimited,
+    ErrorCode::CallVolumeExceeded,
+    ErrorCode::LoadShed,
 ];
 
 /// Installs the recorder of this process and describes every metric. Before the runtime is started: it registers its series then.
@@ -58,6 +61,7 @@ pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>, with_targets:
         let agent = metrics::Label::new("agent", agent.as_str().to_owned());
         metric::count(of, vec![agent, metrics::Label::from_static_parts("reason", reason)], 0);
     };
+    metric::count(metric::CALLERS_SHUT, Vec::new(), 0);
     for agent in agents {
         for code in REFUSALS {
             begin(metric::REFUSED, agent, code.as_str());

@@ -9,6 +9,7 @@ pub mod agents;
 pub mod answer;
 pub mod caps;
 pub mod cors;
+pub mod deferred;
 pub mod description;
 pub mod files;
 pub mod gateway;

@@ -26,13 +26,14 @@ fn is_answered(request: &Request) -> bool {
         (
             &Method::GET | &Method::HEAD,
             "/healthz" | "/readyz" | "/metrics" | "/v1/runs" | "/v1/runs/{id}" | "/v1/runs/{id}/why" | "/v1/agents"
-            | "/v1/models" | "/v1/models/{model}" | "/v1/usage" | "/v1/dead-letters",
+            | "/v1/callers" | "/v1/models" | "/v1/models/{model}" | "/v1/usage" | "/v1/dead-letters",
         ) => true,
         (&Method::GET, "/v1/runs/{id}/result") => !waits(),
         (
             &Method::POST,
             "/v1/agents/{name}/breaker"
             | "/v1/agents/{name}/drain"
+            | "/v1/callers/{name}/guard"
             | "/v1/dead-letters/{id}/replay"
             | "/v1/runs/{id}/cancel",
         ) => true,

@@ -11,6 +11,7 @@ use crate::{
 use super::{
     agent_backend::{AgentBackend, Files, HTTP_KEYS, MODEL_KEYS, read_http, read_model},
     breaker::{attempt_bound, never_slow, read_breaker, read_restart, read_retry},
+    ladder::{LadderOf, ReadLadder, read_ladder},
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     ollama::{OLLAMA_KEYS, ONLY_OLLAMA, ProviderContext},
@@ -43,13 +44,12 @@ pub(crate) const MODEL_NAME_BYTES_MAX: usize = 256;
 const ONLY_MODELS: &str = "is only for agents of a provider of kind \"openai\" or \"ollama\"";
 
 /// Keys of agents that later versions know.
-const LATER: [&str; 11] = [
+const LATER: [&str; 10] = [
     "adaptive",
     "budget",
     "effects",
     "fallback",
     "fallbacks",
-    "ladder",
     "max_wait",
     "price",
     "requests_per_minute",
@@ -72,6 +72,10 @@ pub struct Agent {
     pub targets: Vec<Target>,
     /// Names that requests in OpenAI's shape may call it by, beside its own.
     pub model_names: Vec<String>,
+    /// What its refused and failed calls try next.
+    pub ladder: ReadLadder,
+    /// The agent that it stands in for, if it is there for that alone.
+    pub stands_in_for: Option<Name>,
 }
 
 /// What reading an agent needs beside its own table.
@@ -133,10 +137,12 @@ pub(super) fn read_agent(
     };
     let model_names = read_model_names(&mut reader, kind);
     let warmth = read_warmth(&mut reader, kind, around.provider.warmth);
+    let given = reader.is_given("ladder");
+    let ladder = read_ladder(reader.table("ladder"), LadderOf::Agent, given);
     reader.finish(&LATER);
     let name = name.clone();
     let settings = AgentSettings { name, provider, model, slots, timeouts, slow_by, breaker, retry, restart, warmth };
-    Agent { settings, backend, description, rank: ALONE, targets: Vec::new(), model_names }
+    Agent { settings, backend, description, rank: ALONE, targets: Vec::new(), model_names, ladder, stands_in_for: None }
 }
 
 /// The keys of `[defaults]` that reach an agent of this kind: the rest means others.

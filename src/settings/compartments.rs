@@ -137,6 +137,8 @@ fn read_feature(name: Name, mut reader: Reader<'_, '_>) -> Option<FeatureSetting
             _ => table.refuse(&provider, "must be a provider's name and slots of it"),
         }
     }
+    // Read with those of agents.
+    reader.know(&["ladder"]);
     reader.finish(&FEATURE_LATER);
     Some(feature)
 }

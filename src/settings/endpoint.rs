@@ -159,11 +159,20 @@ pub(crate) fn check_base_url(text: &str) -> Result<(), &'static str> {
 
 /// Reads `api_key_env` or `api_key_file`; a file's path is taken from `folder`.
 pub(super) fn read_api_key(reader: &mut Reader<'_, '_>, folder: &Path) -> Option<SecretSource> {
-    let variable = reader.text("api_key_env");
-    let file = reader.text("api_key_file");
-    reader.unfit(&["api_key"], "must not stand in the configuration: use api_key_env or api_key_file");
+    read_secret(reader, folder, ["api_key", "api_key_env", "api_key_file"])
+}
+
+/// Reads where a secret is: never under `plain`, but named by a variable or a file. A file's path is taken from `folder`.
+pub(super) fn read_secret(
+    reader: &mut Reader<'_, '_>,
+    folder: &Path,
+    [plain, by_variable, by_file]: [&'static str; 3],
+) -> Option<SecretSource> {
+    let variable = reader.text(by_variable);
+    let file = reader.text(by_file);
+    reader.unfit(&[plain], &format!("must not stand in the configuration: use {by_variable} or {by_file}"));
     if variable.is_some() && file.is_some() {
-        reader.refuse("api_key_file", "must not be given together with api_key_env");
+        reader.refuse(by_file, format!("must not be given together with {by_variable}"));
     }
     let source = |reader: &Reader<'_, '_>, key: &str, place| SecretSource {
         place,
@@ -172,19 +181,19 @@ pub(super) fn read_api_key(reader: &mut Reader<'_, '_>, folder: &Path) -> Option
     };
     if let Some(name) = variable {
         if !is_variable_name(name) {
-            reader.refuse("api_key_env", "must be the name of an environment variable, not the key itself");
+            reader.refuse(by_variable, "must be the name of an environment variable, not the key itself");
             return None;
         }
-        reader.explain("api_key_env", name);
-        return Some(source(reader, "api_key_env", SecretPlace::Environment(name.to_owned())));
+        reader.explain(by_variable, name);
+        return Some(source(reader, by_variable, SecretPlace::Environment(name.to_owned())));
     }
     let file = file?;
     if file.is_empty() {
-        reader.refuse("api_key_file", "must be the path of a file");
+        reader.refuse(by_file, "must be the path of a file");
         return None;
     }
-    reader.explain("api_key_file", file);
-    Some(source(reader, "api_key_file", SecretPlace::File(folder.join(file))))
+    reader.explain(by_file, file);
+    Some(source(reader, by_file, SecretPlace::File(folder.join(file))))
 }
 
 /// Reads `auth`: `"bearer"`, `{ header = "api-key" }` or `{ query = "key" }`.

@@ -8,7 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::{model::name::Name, policy::compartment::settings::CompartmentSettings};
+use crate::{
+    model::name::Name,
+    policy::compartment::settings::CompartmentSettings,
+    runtime::{callers::CallerSettings, ladders::Ladders},
+};
 
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
@@ -16,12 +20,16 @@ use super::{
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
+    deferred::{DeferredTable, read_deferred},
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
+    guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
+    ladder::{named_in_ladders, read_feature_ladders},
     layers::merge,
+    lighter::settle_ladders,
     node::{Node, Table, Value, key_path},
     priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
@@ -41,12 +49,13 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-pub(super) const TABLES: [&str; 19] = [
+pub(super) const TABLES: [&str; 21] = [
     "agents",
     "budgets",
     "capture",
     "compartments",
     "defaults",
+    "deferred",
     "features",
     "files",
     "journal",
@@ -61,10 +70,10 @@ pub(super) const TABLES: [&str; 19] = [
     "serve",
     "tenants",
     "tiers",
+    "volume_guard",
 ];
 /// Tables that later versions know.
-const LATER: [&str; 10] =
-    ["adaptive", "callers", "cluster", "ladders", "logs", "metrics", "priority", "quotas", "rollout", "volume_guard"];
+const LATER: [&str; 7] = ["adaptive", "callers", "cluster", "logs", "metrics", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +111,8 @@ pub struct Settings {
     pub providers: Vec<Provider>,
     /// Agents, by name.
     pub agents: Vec<Agent>,
+    /// How callers are guarded.
+    pub callers: CallerSettings,
     /// How runs go.
     pub run: RunSettings,
     /// What is accepted at most.
@@ -120,6 +131,10 @@ pub struct Settings {
     pub capture: CaptureTable,
     /// What models cost, and what an answer is taken for.
     pub spending: SpendingTable,
+    /// What refused and failed calls try next.
+    pub ladders: Ladders,
+    /// How calls are put off.
+    pub deferred: DeferredTable,
     /// Who is counted as whom, and how much each may take.
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
@@ -160,9 +175,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let journal = read_journal(&mut reader);
     let files = read_files(&mut reader);
     let capture = read_capture(&mut reader);
+    let deferred = read_deferred(&mut reader, sources.folder);
     let serve = read_serve(&mut reader);
     let mut keys = read_keys(&mut reader);
     let spending = read_spending(&mut reader);
+    let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_compartments(&mut reader);
     (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
     for key in &mut keys {
@@ -176,9 +193,12 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let providers = read_providers(providers, defaults, sources.folder, &mut report);
     let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
     let mut agents = found.read_agents(agents, &mut report);
+    let of_features = read_feature_ladders(&root, &mut report);
+    let ladders = settle_ladders(&mut agents, of_features, &found.providers, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
+        divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
     }
     if !report.problems.is_empty() {
@@ -197,8 +217,11 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         files,
         capture,
         spending,
+        ladders,
+        deferred,
         compartments,
         keys,
+        callers,
         instances,
         warnings,
         explained: report.rows(),
@@ -278,6 +301,8 @@ impl Found<'_> {
             Wanted::All => wanted.extend(table.keys().map(String::as_str)),
             Wanted::Named(names) => wanted.extend(names.iter().chain(&guaranteed).map(Name::as_str)),
         }
+        let in_ladders = named_in_ladders(table);
+        wanted.extend(in_ladders.iter().map(String::as_str));
         let mut agents = Vec::new();
         refuse_crowd("agents", table, report);
         for (key, node) in table.iter().take(ENTRIES_MAX) {

@@ -15,6 +15,7 @@ use super::{
         Endpoint, ModelPaths, key_name, read_api_key, read_auth, read_base_url, read_base_url_or, read_headers,
         read_paths, read_query,
     },
+    guards::read_adaptive,
     layers::merge,
     node::{Layer, Node, Table, Value, key_path},
     ollama::{BASE_URL, Context, OLLAMA_KEYS, ONLY_OLLAMA, read_context},
@@ -191,20 +192,13 @@ pub(super) fn read_provider(
     let path = key_path("providers", name.as_str());
     let table = over_defaults(own, defaults);
     let mut reader = Reader::new(&table, place, &path, "defaults", report);
-    let kinds =
-        [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
-    if !reader.is_given("kind") {
-        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
-    }
-    let known_kind = reader.choice_of("kind", &kinds, &[]);
+    let known_kind = read_kind(&mut reader);
     let kind = known_kind.unwrap_or(Kind::Embedded);
-    if let Some(kind) = known_kind {
-        reader.explain("kind", kind.as_str());
-    }
     let flavor = read_flavor(&mut reader, kind);
     let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
     let rates = read_rates(&mut reader);
+    let adaptive = read_adaptive(&mut reader, slots);
     let breaker = read_own_breaker(&mut reader, known_kind);
     let (warmth, loaded_models) = read_models(&mut reader, known_kind, flavor);
     let connect_timeout = match kind {
@@ -226,7 +220,7 @@ pub(super) fn read_provider(
     let endpoint = backend.as_ref().and_then(ProviderBackend::endpoint);
     let key = endpoint.and_then(|endpoint| endpoint.api_key.as_ref());
     let key = key.and_then(|source| Name::try_new(&key_name(source)).ok());
-    let settings = ProviderSettings { name, slots, guaranteed, rates, breaker, key, loaded_models };
+    let settings = ProviderSettings { name, slots, guaranteed, rates, adaptive, breaker, key, loaded_models };
     let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
     ReadProvider {
@@ -238,6 +232,19 @@ pub(super) fn read_provider(
         flavor,
         is_sound,
     }
+}
+
+fn read_kind(reader: &mut Reader<'_, '_>) -> Option<Kind> {
+    let kinds =
+        [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
+    if !reader.is_given("kind") {
+        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
+    }
+    let kind = reader.choice_of("kind", &kinds, &[]);
+    if let Some(kind) = kind {
+        reader.explain("kind", kind.as_str());
+    }
+    kind
 }
 
 /// Reads the breaker of the provider as a whole. Without a kind nobody knows how it can be tried.

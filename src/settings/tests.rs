@@ -779,7 +779,10 @@ fn each_slip_is_named() {
             breaker("probe = 'health'"),
             "agents.draft.breaker.probe = \"health\": must be \"off\": there is no `health` path to ask",
         ),
-        ("[volume_guard]\n\ncalls_per_hour = 0".to_owned(), "volume_guard.calls_per_hour = 0: is not built yet"),
+        (
+            "[volume_guard]\n\ncalls_per_hour = 0".to_owned(),
+            "volume_guard.calls_per_hour = 0: must be a whole number from 1 to 100000000",
+        ),
         // The rest.
         ("[run]\n\ndeadlin = '1m'".to_owned(), "run.deadlin = \"1m\": unknown key, did you mean `deadline`?"),
         ("[run]\n\nlanguage = 'fr'".to_owned(), "run.language = \"fr\": must be one of en, ko"),
@@ -870,7 +873,7 @@ fn providers_that_cannot_be() {
 #[test]
 fn all_slips_are_told_in_one_go() {
     let config = "[run]\nlanguage = 'fr'\n[providers.p]\nkind = 'embedded'\nbase_url = 'x'\n[agents.draft]\nslots = -1\n\
-                  timeout = '5'\n[agents.draft.breaker]\nwindwo = '60s'\ntrials = 0\n[volume_guard]\na = 1\n[agents.'']\n";
+                  timeout = '5'\n[agents.draft.breaker]\nwindwo = '60s'\ntrials = 0\n[quotas]\na = 1\n[agents.'']\n";
     Given::config(config).only(&[]).refused(&[
         "w.toml:2: run.language = \"fr\": must be one of en, ko",
         "w.toml:5: providers.p.base_url = \"x\": is not for kind = \"embedded\": its agents work inside this program",
@@ -878,7 +881,7 @@ fn all_slips_are_told_in_one_go() {
         "w.toml:8: agents.draft.timeout = \"5\": must have a unit: ms, s, m or h, as in \"30s\"",
         "w.toml:10: agents.draft.breaker.windwo = \"60s\": unknown key, did you mean `window`?",
         "w.toml:11: agents.draft.breaker.trials = 0: must be 1 to 10000: without a trial it could never close",
-        "w.toml:13: volume_guard.a = 1: is not built yet",
+        "w.toml:13: quotas.a = 1: is not built yet",
         "w.toml:14: agents.\"\" = {}: \"\" is no name: 1 to 64 letters, digits, '-', '_' or '.', the first a letter or digit",
     ]);
     let many = (0..500).map(|number| format!("key_{number} = 1")).collect::<Vec<_>>().join("\n");
@@ -938,7 +941,7 @@ fn absurd_configurations_of_the_case_collection() {
         ("c13.toml", "c13.toml:8: agents.draft.breaker.open = \"1e30s\": "),
         ("c14.toml", "c14.toml:8: agents.draft.breaker.failure_share = 50: "),
         ("c15.toml", "c15.toml:8: agents.draft.breaker.windwo_calls = 20: unknown key, did you mean `window_calls`?"),
-        ("c16.toml", "c16.toml:8: volume_guard.calls_per_hour = 0: is not built yet"),
+        ("c16.toml", "c16.toml:8: volume_guard.calls_per_hour = 0: must be a whole number from 1"),
         ("c17.toml", "c17.toml:9: agents.draft.breaker.trials = 25: "),
         ("c18.toml", "c18.toml:4: agents.\"\" = { provider = \"local\" }: "),
     ];

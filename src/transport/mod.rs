@@ -27,4 +27,5 @@ pub mod template;
 pub(crate) mod test_attempt;
 pub mod usage;
 mod vendor_budget;
+pub mod webhook;
 pub mod wire;

@@ -7,8 +7,8 @@ use super::{
     check_loops,
     checked::{About, Condition, Loop, Mapping, Step, Template, Workflow},
     definition::{
-        DEADLINE_MAX, DEFAULT_BYTES_MAX, Definition, ID_BYTES_MAX, INPUTS_MAX, Join, MAP_ITEMS_MAX, MapDefinition,
-        OnCause, PARALLEL_MAX, STEPS_MAX, StepDefinition,
+        DEADLINE_MAX, DEFAULT_BYTES_MAX, Definition, Effects, ID_BYTES_MAX, INPUTS_MAX, Join, MAP_ITEMS_MAX,
+        MapDefinition, OnCause, PARALLEL_MAX, STEPS_MAX, StepDefinition,
     },
     expression::is_function,
     graph::{self, Dependencies},
@@ -247,7 +247,19 @@ fn check_on(at: usize, step: &StepDefinition, findings: &mut Findings) {
         let path = KeyPath::of_step(at, &format!("on.{}", cause.as_str()));
         let passes_by_itself = !matches!(cause, Cause::Deadline | Cause::Error);
         if *action == OnCause::Wait && !passes_by_itself {
-            findings.add(&path, &quoted(action.as_str()), "waiting does not mend this: must be skip, default or fail");
+            let rule = "waiting does not mend this: must be skip, default, lighter, deferred, notice or fail";
+            findings.add(&path, &quoted(action.as_str()), rule);
+        }
+        if let Some(rung) = action.rung() {
+            if !rung.can_answer(*cause) {
+                let rule =
+                    "a lighter target is not asked once time is up: must be skip, default, deferred, notice or fail";
+                findings.add(&path, &quoted(action.as_str()), rule);
+            } else if step.effects == Effects::Once && !passes_by_itself {
+                let rule =
+                    "the step has effects = \"once\" and may have acted already: must be skip, default, notice or fail";
+                findings.add(&path, &quoted(action.as_str()), rule);
+            }
         }
         let has_default = step.default.is_some() || findings.is_broken(&KeyPath::of_step(at, "default"));
         if *action == OnCause::Default && !has_default {

@@ -281,13 +281,15 @@ fn each_fault_is_told_with_its_place() {
             "w.toml:21: step.draft.effects = \"twice\": must be \"repeatable\" or \"once\"",
         ),
         ("cold =", "colt =", "w.toml:22: step.draft.on.colt = \"wait\": unknown key; did you mean \"cold\"?"),
-        ("cold = \"wait\"", "cold = \"lighter\"", "w.toml:22: step.draft.on.cold = \"lighter\": not built yet"),
-        ("cold = \"wait\"", "cold = \"deferred\"", "w.toml:22: step.draft.on.cold = \"deferred\": not built yet"),
-        ("cold = \"wait\"", "cold = \"notice\"", "w.toml:22: step.draft.on.cold = \"notice\": not built yet"),
+        (
+            "cold = \"wait\"",
+            "deadline = \"lighter\"",
+            "w.toml:22: step.draft.on.deadline = \"lighter\": a lighter target is not asked once time is up",
+        ),
         (
             "cold = \"wait\"",
             "cold = \"waits\"",
-            "w.toml:22: step.draft.on.cold = \"waits\": must be \"wait\", \"skip\", \"default\" or \"fail\"; did you mean \"wait\"?",
+            "w.toml:22: step.draft.on.cold = \"waits\": must be one of wait, skip, default, lighter, deferred, notice, fail; did you mean \"wait\"?",
         ),
         (
             "error = \"default\"",

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 
-use crate::model::run::Cause;
+use crate::{model::run::Cause, policy::ladder::Rung};
 
 /// The largest workflow file, in bytes.
 pub const FILE_BYTES_MAX: usize = 1024 * 1024;
@@ -177,17 +177,39 @@ pub enum OnCause {
     Skip,
     /// Go on with the step's `default`.
     Default,
+    /// Ask a lighter target of the agent.
+    Lighter,
+    /// Have the call made later, and go on without it.
+    Deferred,
+    /// Go on without it; its record says so in words for a person.
+    Notice,
     /// Fail the run.
     Fail,
 }
 
 impl OnCause {
+    /// Every word.
+    pub const ALL: [Self; 7] =
+        [Self::Wait, Self::Skip, Self::Default, Self::Lighter, Self::Deferred, Self::Notice, Self::Fail];
+
+    /// The rung of a ladder that is asked for by name.
+    pub const fn rung(self) -> Option<Rung> {
+        match self {
+            Self::Lighter => Some(Rung::Lighter),
+            Self::Deferred => Some(Rung::Deferred),
+            Self::Wait | Self::Skip | Self::Default | Self::Notice | Self::Fail => None,
+        }
+    }
+
     /// The name in a workflow.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "wait",
             Self::Skip => "skip",
             Self::Default => "default",
+            Self::Lighter => "lighter",
+            Self::Deferred => "deferred",
+            Self::Notice => "notice",
             Self::Fail => "fail",
         }
     }

@@ -24,7 +24,6 @@ const STEP_KEYS: [&str; 13] = [
 ];
 const MAP_KEYS: [&str; 4] = ["over", "as", "parallel", "join"];
 const REVISE_KEYS: [&str; 4] = ["step", "until", "max", "score"];
-const NOT_BUILT: &str = "not built yet";
 
 /// The definition as far as it could be read, and what was wrong. An error if it is no TOML at all.
 pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<(Definition, Findings), InvalidWorkflow> {
@@ -158,14 +157,11 @@ fn on(reader: &mut Reader<'_>, step: &Fields<'_, '_>) -> BTreeMap<Cause, OnCause
     let Some(table) = reader.table(step, "on", &Cause::ALL.map(Cause::as_str)) else { return on };
     for cause in Cause::ALL {
         let Some(word) = reader.text(&table, cause.as_str()) else { continue };
-        let known = [OnCause::Wait, OnCause::Skip, OnCause::Default, OnCause::Fail];
-        if let Some(action) = known.into_iter().find(|action| action.as_str() == word) {
+        if let Some(action) = OnCause::ALL.into_iter().find(|action| action.as_str() == word) {
             on.insert(cause, action);
-        } else if ["lighter", "deferred", "notice"].contains(&word.as_str()) {
-            reader.wrong_type(&table, cause.as_str(), NOT_BUILT);
         } else {
-            let hint = hint(&word, known.map(OnCause::as_str));
-            let rule = format!("must be \"wait\", \"skip\", \"default\" or \"fail\"{hint}");
+            let words = OnCause::ALL.map(OnCause::as_str);
+            let rule = format!("must be one of {}{}", words.join(", "), hint(&word, words));
             reader.wrong_type(&table, cause.as_str(), &rule);
         }
     }

@@ -181,8 +181,7 @@ impl StoredShape {
 
 impl StoredStep {
     fn definition(self) -> Result<StepDefinition, InvalidStored> {
-        let actions = [OnCause::Wait, OnCause::Skip, OnCause::Default, OnCause::Fail];
-        let on = self.on.into_iter().map(|(cause, word)| Ok((cause, one_of(&actions, OnCause::as_str, &word)?)));
+        let on = self.on.into_iter().map(|(cause, word)| Ok((cause, one_of(&OnCause::ALL, OnCause::as_str, &word)?)));
         Ok(StepDefinition {
             id: self.id,
             agent: self.agent,

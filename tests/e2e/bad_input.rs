@@ -95,8 +95,8 @@ fn workflows() {
             &["workflow.toml:7", "wait"],
         ),
         (
-            "[workflow]\nname = \"w\"\noutput = \"1\"\n[[step]]\nid = \"a\"\nagent = \"draft\"\non = { error = \"lighter\" }\n",
-            &["workflow.toml:7", "not built yet"],
+            "[workflow]\nname = \"w\"\noutput = \"1\"\n[[step]]\nid = \"a\"\nagent = \"draft\"\non = { deadline = \"lighter\" }\n",
+            &["workflow.toml:7", "lighter"],
         ),
     ] {
         check(&Case { workflow, want, ..SOUND });

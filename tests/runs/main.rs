@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 #![allow(unreachable_pub, reason = "modules of one test program")]
 
+#[path = "../kit/fake_queue.rs"]
+mod fake_queue;
 #[path = "../kit/mod.rs"]
 mod kit;
 
@@ -15,6 +17,7 @@ mod ending;
 mod events;
 mod fake_journal;
 mod fan_out;
+mod ladder;
 mod line;
 mod many;
 mod one_ollama;

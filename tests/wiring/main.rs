@@ -10,6 +10,8 @@
 )]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails loudly")]
 
+#[path = "../kit/fake_queue.rs"]
+mod fake_queue;
 #[path = "../kit/mod.rs"]
 mod kit;
 
@@ -23,7 +25,10 @@ mod classes;
 mod clock;
 mod dead_letters;
 mod gates;
+mod guards;
+mod guards_of_load;
 mod keys;
+mod ladder;
 mod line;
 mod lost;
 mod outside;

@@ -56,7 +56,7 @@ impl SqliteJournal {
         .await
     }
 
-    /// The newest entries that fit.
+    /// The newest entries that fit, without their results.
     pub async fn deferred_entries(&self, filter: DeferredFilter) -> Result<Vec<DeferredEntry>, JournalError> {
         self.ask(move |connection| list(connection, &filter)).await
     }
@@ -90,8 +90,10 @@ fn list(connection: &Connection, filter: &DeferredFilter) -> Result<Vec<Deferred
         },
     };
     let status = filter.status.map_or(-1, status_number);
+    // Results may be large.
+    let columns = COLUMNS.replace("deferred.result", "NULL");
     let sql = format!(
-        "SELECT {COLUMNS} FROM {TABLES} WHERE deferred.deferred < ?1 AND {condition} AND (?3 < 0 OR deferred.status = ?3)
+        "SELECT {columns} FROM {TABLES} WHERE deferred.deferred < ?1 AND {condition} AND (?3 < 0 OR deferred.status = ?3)
             ORDER BY deferred.deferred DESC LIMIT ?4"
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -110,7 +112,7 @@ fn cancel(within: &mut Within<'_>, scope: &TenantScope, id: &str) -> Result<Canc
     if entry.status != DeferredStatus::Waiting {
         return Ok(Cancelling::Over(entry.status));
     }
-    let result = DeferredResult { output: None, usage: None, target: None, error: Some(entry.call.error) };
+    let result = DeferredResult { output: None, usage: None, target: None, error: Some(entry.head.error) };
     row::end(within.connection, row, DeferredStatus::Cancelled, &result, within.now_ms)?;
     // Whoever cancels knows.
     within.connection.prepare_cached("DELETE FROM deferred_push WHERE deferred = ?1")?.execute([row])?;

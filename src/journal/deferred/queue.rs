@@ -4,7 +4,7 @@ use rusqlite::Row;
 
 use super::{
     push,
-    row::{self, call_of},
+    row::{self, call_of, head_of},
 };
 use crate::{
     journal::{
@@ -16,8 +16,8 @@ use crate::{
     },
     runtime::{
         deferred::store::{
-            Again, DeferredCall, DeferredResult, DeferredStatus, DeferredStore, Due, Lease, PushDue, PushSettled, Put,
-            QueueBounds, Settled, Taken,
+            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore, Due, Lease, PushDue,
+            PushSettled, Put, QueueBounds, Settled, Taken,
         },
         journal::JournalError,
         ports::BoxFuture,
@@ -29,11 +29,12 @@ const EXPIRED_AT_ONCE: usize = 256;
 
 impl DeferredStore for SqliteJournal {
     fn put(&self, call: DeferredCall, bounds: QueueBounds) -> BoxFuture<'_, Result<Put, JournalError>> {
-        let body = match serde_json::to_vec(&call) {
-            Ok(body) => pack(&body),
+        let packed = serde_json::to_vec(&call.head).and_then(|head| Ok((head, serde_json::to_vec(&call.work)?)));
+        let (head, work) = match packed {
+            Ok((head, work)) => (pack(&head), pack(&work)),
             Err(error) => return Box::pin(async move { Err(JournalError::Failed(error.to_string())) }),
         };
-        Box::pin(self.write(move |within| put(within, &call, &body, bounds)))
+        Box::pin(self.write(move |within| put(within, &call.head, (&head, &work), bounds)))
     }
 
     fn take_over(&self, owner: &str) -> BoxFuture<'_, Result<u64, JournalError>> {
@@ -73,7 +74,12 @@ impl DeferredStore for SqliteJournal {
     }
 }
 
-fn put(within: &mut Within<'_>, call: &DeferredCall, body: &[u8], bounds: QueueBounds) -> Result<Put, Fault> {
+fn put(
+    within: &mut Within<'_>,
+    call: &DeferredHead,
+    (head, work): (&[u8], &[u8]),
+    bounds: QueueBounds,
+) -> Result<Put, Fault> {
     let connection = within.connection;
     let tenant = within.names.number(connection, call.owner.tenant.as_deref())?;
     let agent = within.names.number(connection, Some(&call.agent))?;
@@ -91,8 +97,8 @@ fn put(within: &mut Within<'_>, call: &DeferredCall, body: &[u8], bounds: QueueB
     }
     let sql =
         "INSERT INTO deferred (id, tenant, agent, key, request_hash, status, created_ms, due_ms, expires_ms, attempts,
-            refusals, generation, pushed, body)
-        VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, 0, 0, 0, ?9, ?10)";
+            refusals, generation, pushed, head, work)
+        VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11)";
     connection.prepare_cached(sql)?.execute((
         &call.id,
         tenant,
@@ -103,7 +109,8 @@ fn put(within: &mut Within<'_>, call: &DeferredCall, body: &[u8], bounds: QueueB
         to_sql(call.due_ms),
         to_sql(call.expires_ms),
         call.pushed,
-        body,
+        head,
+        work,
     ))?;
     Ok(Put::New)
 }
@@ -111,7 +118,8 @@ fn put(within: &mut Within<'_>, call: &DeferredCall, body: &[u8], bounds: QueueB
 /// A row that is taken.
 struct Ready {
     row: i64,
-    body: Vec<u8>,
+    head: Vec<u8>,
+    work: Vec<u8>,
     attempts: u32,
     refusals: u32,
     generation: i64,
@@ -121,10 +129,11 @@ impl Ready {
     fn of(row: &Row<'_>) -> rusqlite::Result<Self> {
         Ok(Self {
             row: row.get(0)?,
-            body: row.get(1)?,
-            attempts: row.get(2)?,
-            refusals: row.get(3)?,
-            generation: row.get(4)?,
+            head: row.get(1)?,
+            work: row.get(2)?,
+            attempts: row.get(3)?,
+            refusals: row.get(4)?,
+            generation: row.get(5)?,
         })
     }
 }
@@ -132,7 +141,7 @@ impl Ready {
 fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
     let now = to_sql(lease.now_ms);
     let mut due = Due { expired: end_expired(within, lease)?, ..Due::default() };
-    let sql = "SELECT deferred, body, attempts, refusals, generation FROM deferred
+    let sql = "SELECT deferred, head, work, attempts, refusals, generation FROM deferred
         WHERE status = 0 AND due_ms <= ?1 AND (lease_ms IS NULL OR lease_ms <= ?1) ORDER BY due_ms, deferred LIMIT ?2";
     let rows: Vec<Ready> = within
         .connection
@@ -140,7 +149,7 @@ fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
         .query_map((now, to_sql(lease.count_max as u64)), Ready::of)?
         .collect::<Result<_, _>>()?;
     for found in rows {
-        let call = match call_of(&found.body) {
+        let call = match call_of(&found.head, &found.work) {
             Ok(call) => call,
             // One that cannot be read is nobody's to make; it must not stand before all others for ever.
             Err(fault) => {
@@ -168,16 +177,16 @@ fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
 
 /// Ends what is too old and that nobody works on. How many.
 fn end_expired(within: &mut Within<'_>, lease: &Lease) -> Result<u64, Fault> {
-    let sql = "SELECT deferred, body FROM deferred
+    let sql = "SELECT deferred, head FROM deferred
         WHERE status = 0 AND expires_ms <= ?1 AND (lease_ms IS NULL OR lease_ms <= ?1) LIMIT ?2";
     let rows: Vec<(i64, Vec<u8>)> = within
         .connection
         .prepare_cached(sql)?
         .query_map((to_sql(lease.now_ms), to_sql(EXPIRED_AT_ONCE as u64)), |row| Ok((row.get(0)?, row.get(1)?)))?
         .collect::<Result<_, _>>()?;
-    for (row, body) in &rows {
+    for (row, head) in &rows {
         // What it was put off for is what it ends with.
-        let error = call_of(body).ok().map(|call| call.error);
+        let error = head_of(head).ok().map(|head| head.error);
         let result = DeferredResult { output: None, usage: None, target: None, error };
         row::end(within.connection, *row, DeferredStatus::Expired, &result, lease.now_ms)?;
     }

@@ -9,7 +9,7 @@ use crate::{
         pack::{pack, unpack},
     },
     runtime::deferred::store::{
-        DeferredCall, DeferredEntry, DeferredResult, DeferredStatus, Delivery, DeliveryStatus, Ticket,
+        DeferredCall, DeferredEntry, DeferredHead, DeferredResult, DeferredStatus, Delivery, DeliveryStatus, Ticket,
     },
 };
 
@@ -27,7 +27,7 @@ const DELIVERIES: [(DeliveryStatus, i64); 3] =
     [(DeliveryStatus::Waiting, 0), (DeliveryStatus::Delivered, 1), (DeliveryStatus::GivenUp, 2)];
 
 /// What is read of an entry, with its delivery.
-pub(super) const COLUMNS: &str = "deferred.deferred, deferred.tenant, deferred.body, deferred.status, deferred.attempts,
+pub(super) const COLUMNS: &str = "deferred.deferred, deferred.tenant, deferred.head, deferred.status, deferred.attempts,
     deferred.refusals, deferred.due_ms, deferred.lease_ms, deferred.ended_ms, deferred.result, push.status, push.attempts,
     push.http_status, push.error, push.at_ms";
 
@@ -55,7 +55,7 @@ pub(super) struct Found {
     /// Its place: grows with every entry.
     pub(super) row: i64,
     pub(super) tenant: i64,
-    body: Vec<u8>,
+    head: Vec<u8>,
     status: i64,
     attempts: u32,
     refusals: u32,
@@ -81,7 +81,7 @@ impl Found {
         Ok(Self {
             row: row.get(0)?,
             tenant: row.get(1)?,
-            body: row.get(2)?,
+            head: row.get(2)?,
             status: row.get(3)?,
             attempts: row.get(4)?,
             refusals: row.get(5)?,
@@ -99,7 +99,7 @@ impl Found {
             None => None,
         };
         Ok(DeferredEntry {
-            call: call_of(&self.body)?,
+            head: head_of(&self.head)?,
             status: status_of(self.status),
             attempts: self.attempts,
             refusals: self.refusals,
@@ -112,8 +112,13 @@ impl Found {
     }
 }
 
-pub(super) fn call_of(packed: &[u8]) -> Result<DeferredCall, Fault> {
+pub(super) fn head_of(packed: &[u8]) -> Result<DeferredHead, Fault> {
     Ok(serde_json::from_slice(&unpack(packed)?)?)
+}
+
+/// A call of its two parts.
+pub(super) fn call_of(head: &[u8], work: &[u8]) -> Result<DeferredCall, Fault> {
+    Ok(DeferredCall { head: head_of(head)?, work: serde_json::from_slice(&unpack(work)?)? })
 }
 
 pub(super) fn packed(result: &DeferredResult) -> Result<Vec<u8>, Fault> {
@@ -157,7 +162,7 @@ pub(super) fn waiting(connection: &Connection, tenant: Option<i64>) -> Result<u6
     Ok(from_sql(count))
 }
 
-/// Ends an entry; somebody is told of it where that was asked for.
+/// Ends an entry; what was asked goes, and somebody is told of the end where that was asked for.
 pub(super) fn end(
     connection: &Connection,
     row: i64,
@@ -165,7 +170,8 @@ pub(super) fn end(
     result: &DeferredResult,
     at_ms: u64,
 ) -> Result<(), Fault> {
-    let sql = "UPDATE deferred SET status = ?2, result = ?3, ended_ms = ?4, owner = NULL, lease_ms = NULL WHERE deferred = ?1";
+    let sql = "UPDATE deferred SET status = ?2, result = ?3, ended_ms = ?4, owner = NULL, lease_ms = NULL, work = NULL
+        WHERE deferred = ?1";
     connection.prepare_cached(sql)?.execute((row, status_number(status), packed(result)?, to_sql(at_ms)))?;
     let sql = "INSERT OR IGNORE INTO deferred_push (deferred, status, attempts, due_ms, generation)
         SELECT deferred, 0, 0, ?2, 0 FROM deferred WHERE deferred = ?1 AND pushed = 1";

@@ -25,8 +25,8 @@ use crate::{
     },
     runtime::{
         deferred::store::{
-            Again, DeferredCall, DeferredResult, DeferredStatus, DeferredStore as _, DeferredWork, DeliveryStatus,
-            Lease, PushSettled, Put, QueueBounds, Settled, Taken,
+            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore as _, DeferredWork,
+            DeliveryStatus, Lease, PushSettled, Put, QueueBounds, Settled, Taken,
         },
         journal::RunOwner,
     },
@@ -36,10 +36,9 @@ const BOUNDS: QueueBounds = QueueBounds { entries_max: 6, tenant_entries_max: 4 
 const MINUTE_MS: u64 = 60_000;
 
 fn call(id: &str, tenant: &str) -> DeferredCall {
-    DeferredCall {
+    let head = DeferredHead {
         id: id.to_owned(),
         agent: "draft".to_owned(),
-        work: DeferredWork::Input { input: json!({ "notes": id }), prompt: None },
         owner: RunOwner { tenant: Some(tenant.to_owned()), feature: Some("batch".to_owned()), ..RunOwner::default() },
         idempotency_key: format!("key-{id}"),
         request_hash: Some(format!("hash-{id}")),
@@ -51,7 +50,15 @@ fn call(id: &str, tenant: &str) -> DeferredCall {
         due_ms: T0 + 5 * MINUTE_MS,
         expires_ms: T0 + 60 * MINUTE_MS,
         pushed: false,
-    }
+    };
+    DeferredCall { head, work: DeferredWork::Input { input: json!({ "notes": id }), prompt: None } }
+}
+
+/// The same with another head.
+fn with(call: DeferredCall, change: impl FnOnce(&mut DeferredHead)) -> DeferredCall {
+    let mut call = call;
+    change(&mut call.head);
+    call
 }
 
 fn lease(owner: &str, now_ms: u64, count_max: usize) -> Lease {
@@ -64,7 +71,7 @@ fn done(output: serde_json::Value, at_ms: u64) -> Settled {
 }
 
 fn ids(taken: &[Taken]) -> Vec<&str> {
-    taken.iter().map(|taken| taken.call.id.as_str()).collect()
+    taken.iter().map(|taken| taken.call.head.id.as_str()).collect()
 }
 
 fn of(tenant: &str) -> TenantScope {
@@ -90,7 +97,7 @@ async fn bounds_hold_in_all_and_for_each_tenant() {
     // Known ones come back even where nothing new fits; another request under their key does not.
     let Ok(Put::Known(ticket)) = journal.put(call("a1", "acme"), BOUNDS).await else { panic!() };
     assert_eq!((ticket.id.as_str(), ticket.due_ms), ("a1", T0 + 5 * MINUTE_MS));
-    let other = DeferredCall { request_hash: Some("another".to_owned()), ..call("a1", "acme") };
+    let other = with(call("a1", "acme"), |head| head.request_hash = Some("another".to_owned()));
     assert_eq!(journal.put(other, BOUNDS).await, Ok(Put::Conflict));
     assert_eq!(journal.deferred_waiting().await, Ok(6));
     // One that ends makes room.
@@ -104,7 +111,7 @@ async fn a_due_entry_has_one_owner_and_each_lease_a_generation() {
     let journal = place.open();
     for id in ["late", "soon"] {
         let due_ms = T0 + if id == "soon" { 1_000 } else { 9_000 };
-        journal.put(DeferredCall { due_ms, ..call(id, "acme") }, BOUNDS).await.unwrap();
+        journal.put(with(call(id, "acme"), |head| head.due_ms = due_ms), BOUNDS).await.unwrap();
     }
     let early = journal.take_due(lease("one", T0, 10)).await.unwrap();
     assert!(early.taken.is_empty());
@@ -159,7 +166,7 @@ async fn somebody_elses_entry_is_not_there() {
     }
     let listed = async |filter| {
         let entries = journal.deferred_entries(filter).await.unwrap();
-        entries.into_iter().map(|entry| entry.call.id).collect::<Vec<_>>()
+        entries.into_iter().map(|entry| entry.head.id).collect::<Vec<_>>()
     };
     assert_eq!(listed(all_of(of("acme"))).await, ["a2", "a1"]);
     assert_eq!(listed(all_of(TenantScope::All)).await, ["a2", "b1", "a1"]);
@@ -182,15 +189,15 @@ async fn somebody_elses_entry_is_not_there() {
 async fn an_end_is_told_until_it_is_taken() {
     let place = Place::new();
     let journal = place.open();
-    journal.put(DeferredCall { pushed: true, ..call("told", "acme") }, BOUNDS).await.unwrap();
+    journal.put(with(call("told", "acme"), |head| head.pushed = true), BOUNDS).await.unwrap();
     journal.put(call("quiet", "acme"), BOUNDS).await.unwrap();
     let now_ms = T0 + 5 * MINUTE_MS;
     for taken in journal.take_due(lease("one", now_ms, 10)).await.unwrap().taken {
         let settled = done(json!("text"), now_ms);
-        assert_eq!(journal.settle(&taken.call.id, taken.generation, settled).await, Ok(true));
+        assert_eq!(journal.settle(&taken.call.head.id, taken.generation, settled).await, Ok(true));
     }
     let (due, next_ms) = journal.take_pushes(lease("one", now_ms, 10)).await.unwrap();
-    assert_eq!((due.len(), due[0].entry.call.id.as_str(), due[0].attempts, next_ms), (1, "told", 0, None));
+    assert_eq!((due.len(), due[0].entry.head.id.as_str(), due[0].attempts, next_ms), (1, "told", 0, None));
     assert_eq!(journal.take_pushes(lease("two", now_ms, 10)).await.unwrap().0.len(), 0);
     let failed = PushSettled {
         status: DeliveryStatus::Waiting,
@@ -259,14 +266,14 @@ proptest! {
                 match act {
                     Act::Put(number) => {
                         let tenant = if number % 2 == 0 { "acme" } else { "bolt" };
-                        let put = DeferredCall { created_ms: now_ms, due_ms: now_ms + MINUTE_MS, ..call(&format!("c{number}"), tenant) };
+                        let put = with(call(&format!("c{number}"), tenant), |head| (head.created_ms, head.due_ms) = (now_ms, now_ms + MINUTE_MS));
                         journal.put(put, BOUNDS).await.unwrap();
                     }
                     Act::Take { owner, max } => {
                         let due = journal.take_due(lease(&format!("o{owner}"), now_ms, max)).await.unwrap();
                         assert!(due.taken.len() <= max);
                         for taken in due.taken {
-                            let id = taken.call.id;
+                            let id = taken.call.head.id;
                             assert!(!ended.contains(&id), "{id} came back after its end");
                             for (_, mine) in &held {
                                 assert!(!mine.iter().any(|(other, _, until)| *other == id && *until > now_ms), "{id} is in two hands");
@@ -303,13 +310,13 @@ proptest! {
                 let entries = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap();
                 for entry in &entries {
                     if entry.status == DeferredStatus::Expired {
-                        ended.insert(entry.call.id.clone());
+                        ended.insert(entry.head.id.clone());
                     }
                 }
                 let waiting: Vec<_> = entries.iter().filter(|entry| entry.status == DeferredStatus::Waiting).collect();
                 assert!(waiting.len() as u64 <= BOUNDS.entries_max);
                 for tenant in ["acme", "bolt"] {
-                    let own = waiting.iter().filter(|entry| entry.call.owner.tenant.as_deref() == Some(tenant)).count();
+                    let own = waiting.iter().filter(|entry| entry.head.owner.tenant.as_deref() == Some(tenant)).count();
                     assert!(own as u64 <= BOUNDS.tenant_entries_max);
                 }
             }
@@ -336,7 +343,7 @@ async fn child_that_defers_and_is_killed() {
     };
     for number in 0.. {
         let id = format!("{owner}-{number}");
-        let put = DeferredCall { due_ms: T0, ..call(&id, "acme") };
+        let put = with(call(&id, "acme"), |head| head.due_ms = T0);
         assert_eq!(journal.put(put, bounds).await, Ok(Put::New));
         say("kept", &id);
         if number % 2 == 1 {
@@ -344,10 +351,10 @@ async fn child_that_defers_and_is_killed() {
                 // Every third stays in this life's hand.
                 if number % 3 != 0 {
                     assert_eq!(
-                        journal.settle(&taken.call.id, taken.generation, done(json!(number), T0)).await,
+                        journal.settle(&taken.call.head.id, taken.generation, done(json!(number), T0)).await,
                         Ok(true)
                     );
-                    say("over", &taken.call.id);
+                    say("over", &taken.call.head.id);
                 }
             }
         }
@@ -399,7 +406,7 @@ async fn a_kill_loses_no_entry_and_no_end() {
             let entry = journal.deferred(TenantScope::All, id).await.unwrap();
             let Some(entry) = entry else { panic!("kill {kill}: {id} is lost") };
             assert!(word != "over" || entry.status == DeferredStatus::Done, "kill {kill}: the end of {id} is lost");
-            assert_eq!(entry.call.idempotency_key, format!("key-{id}"), "the same key in every life");
+            assert_eq!(entry.head.idempotency_key, format!("key-{id}"), "the same key in every life");
         }
         kept += said.iter().filter(|(word, _)| word == "kept").count();
         // What the dead one had in hand is taken up again at once, by the next life and with a generation of its own.
@@ -408,7 +415,7 @@ async fn a_kill_loses_no_entry_and_no_end() {
         let due = journal.take_due(lease("next", T0, 1_000_000)).await.unwrap();
         assert!(due.taken.len() as u64 >= released, "kill {kill}");
         for taken in due.taken {
-            assert_eq!(journal.settle(&taken.call.id, taken.generation, done(json!("next"), T0)).await, Ok(true));
+            assert_eq!(journal.settle(&taken.call.head.id, taken.generation, done(json!("next"), T0)).await, Ok(true));
         }
         assert_eq!(journal.deferred_waiting().await, Ok(0));
         journal.close().await;

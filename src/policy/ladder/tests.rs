@@ -10,7 +10,7 @@ fn name(text: &str) -> Name {
 }
 
 fn ladder(rungs: &[Rung], lighter: &[&str]) -> Ladder {
-    let target = |agent: &&str| LighterTarget { agent: name(agent), context_tokens: None };
+    let target = |agent: &&str| LighterTarget { agent: name(agent), context_tokens: None, effect: Effect::None };
     Ladder { rungs: rungs.iter().copied().map(RungRule::of).collect(), lighter: lighter.iter().map(target).collect() }
 }
 
@@ -101,13 +101,9 @@ fn rungs_are_met_in_their_order_and_targets_once() {
 fn a_target_that_cannot_help_is_passed_over() {
     let mut all = ladder(&[Rung::Lighter, Rung::Notice], &["small", "evicting", "tiny"]);
     all.lighter[0].context_tokens = Some(8_192);
+    all.lighter[1].effect = Effect::Evicts;
     let own = name("draft");
-    let unfit = |target: &LighterTarget| {
-        if !fits_context(Some(10_000), target.context_tokens) {
-            return Some(Unfit::ContextTooSmall);
-        }
-        (target.agent.as_str() == "evicting").then_some(Unfit::WouldEvict)
-    };
+    let unfit = |target: &LighterTarget| target.unfit(Some(10_000));
     assert_eq!(steps(&all, place(Cause::CircuitOpen), unfit), ["tiny", "notice"]);
     let mut climb = all.climb(&own, place(Cause::CircuitOpen));
     assert!(matches!(climb.next(unfit), Some(Step::Ask(target)) if target.agent.as_str() == "tiny"));
@@ -138,8 +134,11 @@ fn any_ladder() -> impl Strategy<Value = Ladder> {
     let cause = prop::sample::select(Cause::ALL.to_vec());
     let causes = prop::option::of(prop::collection::vec(cause, 0..4));
     let rule = (prop::sample::select(Rung::ALL.to_vec()), causes).prop_map(|(rung, causes)| RungRule { rung, causes });
-    let target = (0..6_u8, prop::option::of(0..10_u64))
-        .prop_map(|(number, context_tokens)| LighterTarget { agent: name(&format!("a{number}")), context_tokens });
+    let target = (0..6_u8, prop::option::of(0..10_u64)).prop_map(|(number, context_tokens)| LighterTarget {
+        agent: name(&format!("a{number}")),
+        context_tokens,
+        effect: if number == 5 { Effect::Evicts } else { Effect::None },
+    });
     (prop::collection::vec(rule, 0..6), prop::collection::vec(target, 0..8))
         .prop_map(|(rungs, lighter)| Ladder { rungs, lighter })
 }
@@ -157,9 +156,7 @@ proptest! {
     ) {
         let own = name(&format!("a{own}"));
         let failure = Failure { cause, fault };
-        let unfit = |target: &LighterTarget| {
-            (!fits_context(tokens, target.context_tokens)).then_some(Unfit::ContextTooSmall)
-        };
+        let unfit = |target: &LighterTarget| target.unfit(tokens);
         let mut climb = ladder.climb(&own, failure);
         let mut asked: Vec<Name> = Vec::new();
         let mut rungs: Vec<Rung> = Vec::new();
@@ -168,7 +165,7 @@ proptest! {
             let rung = match step {
                 Step::Ask(target) => {
                     prop_assert!(target.agent != own && !asked.contains(&target.agent));
-                    prop_assert!(fits_context(tokens, target.context_tokens));
+                    prop_assert!(fits_context(tokens, target.context_tokens) && target.effect == Effect::None);
                     asked.push(target.agent.clone());
                     Rung::Lighter
                 }

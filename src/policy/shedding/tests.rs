@@ -24,8 +24,8 @@ fn one_class_after_another_while_nobody_gets_through_in_time() {
     // A call goes to stand in the line and nobody leaves: late from 150 ms on, overload a second later.
     five.entered(2, at(0));
     let seen: Vec<usize> = [0, 1_149, 1_150, 2_149, 2_150, 3_150, 60_000].map(|millis| first(&five, millis)).to_vec();
-    // In the end the class that waits is refused itself: then nobody who is admitted waits too long, and it stays there.
-    assert_eq!(seen, [5, 5, 4, 4, 3, 2, 2]);
+    // It stays there: nobody is refused for those below.
+    assert_eq!(seen, [5, 5, 4, 4, 3, 3, 3]);
 }
 
 #[test]
@@ -74,13 +74,16 @@ fn it_steps_back_only_once_calm_and_one_class_at_a_time() {
 }
 
 #[test]
-fn a_class_that_still_waits_is_not_let_in_again() {
-    let mut two = shedder(&[0, 0]);
-    two.entered(1, at(0));
-    // Refused, and those of it who stand in the line already go on standing there: no step back to more of them.
-    assert_eq!((first(&two, 1_150), first(&two, 30_000)), (1, 1));
-    two.line_empty(1, at(30_000));
-    assert_eq!((first(&two, 30_999), first(&two, 31_000)), (1, 2));
+fn nobody_is_refused_for_those_who_wait_below() {
+    let mut three = shedder(&[0; 3]);
+    three.entered(2, at(0));
+    assert_eq!(first(&three, 3_600_000), 3, "the lowest waits by itself: its line says how long");
+    three.entered(1, at(10_000));
+    assert_eq!((first(&three, 11_149), first(&three, 11_150), first(&three, 60_000)), (3, 2, 2));
+    // Once the higher ones are calm it is let in again, though it still waits.
+    three.waited(1, Duration::from_secs(20), at(30_000));
+    three.line_empty(1, at(30_000));
+    assert_eq!((first(&three, 30_999), first(&three, 31_000)), (2, 3));
 }
 
 #[test]

@@ -44,8 +44,12 @@ impl Call {
         let ending = result.as_ref().map_or_else(|failure| failure.ending.clone(), |_| Ending::Success);
         let ending = self.judged(ending);
         let answer = self.reply.take().map(|reply| (reply, self.answer(result, stop)));
+        if self.warmth.is_excused {
+            // The time that a model takes to be loaded says nothing about how much it can do at once.
+            self.told.pop();
+        }
         let permit = self.permit.hand_over();
-        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, at: now, permit };
+        let facts = Facts { agent: self.agent.index, ending, slow: self.slow, told: self.told, at: now, permit };
         self.shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         if let Some((reply, answer)) = answer {
             // A caller that has left does not mind.
@@ -76,6 +80,7 @@ impl Call {
                 target: Arc::clone(&self.agent.target),
                 fallback: None,
                 tries: Vec::new(),
+                degraded: None,
             }),
             Err(failure) => {
                 let content = if self.committed { Content::Passed } else { Content::None };
@@ -92,6 +97,9 @@ impl Call {
                     spent: self.spent,
                     target: Some(Arc::clone(&self.agent.target)),
                     tries: Vec::new(),
+                    degraded: None,
+                    deferred: None,
+                    content,
                     elsewhere: elsewhere(&ending, content, self.agent.keyed),
                 })
             }

@@ -1,5 +1,10 @@
-//! Calls that are made later: what is kept of them and where (`store`), how they are put off (`put_off`), who makes them when their time
-//! has come (`worker`), and who is told of their end (`push`).
+//! Calls that are made later: what is kept of them and where (`store`), the queue with its rules (`queue`), who makes them when their
+//! time has come (`worker`), what people see of them (`view`), and who is told of their end (`push`).
 
+pub mod push;
 pub mod settings;
 pub mod store;
+pub mod view;
+
+pub(crate) mod queue;
+pub(crate) mod worker;

@@ -38,14 +38,21 @@ pub enum DeferredWork {
 }
 
 /// A call that was put off.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DeferredCall {
+    /// Everything but what is asked.
+    pub head: DeferredHead,
+    /// What is asked.
+    pub work: DeferredWork,
+}
+
+/// A call that was put off, without what is asked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeferredHead {
     /// Its id.
     pub id: String,
     /// Who is asked.
     pub agent: String,
-    /// What is asked.
-    pub work: DeferredWork,
     /// Whose it is. The priority is the one it is made with.
     pub owner: RunOwner,
     /// The same over attempts and restarts.
@@ -197,7 +204,7 @@ impl DeliveryStatus {
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeferredEntry {
     /// The call.
-    pub call: DeferredCall,
+    pub head: DeferredHead,
     /// Where it stands.
     pub status: DeferredStatus,
     /// How often it was sent.

@@ -17,7 +17,11 @@ use crate::{
         name::{NAME_BYTES_MAX, Name},
     },
     policy::compartment::settings::{CLASS_USUAL, CLASSES},
-    runtime::{call::CallContext, journal::RunOwner, ports::Clock},
+    runtime::{
+        call::{CallContext, LadderUse},
+        journal::RunOwner,
+        ports::Clock,
+    },
     serve::{
         answer::{failure::Failure, trace::RequestFacts},
         state::AppState,
@@ -49,6 +53,8 @@ pub struct Caller {
     pub user: Option<String>,
     /// How long an answer is of use, if the caller said so.
     pub deadline: Option<Duration>,
+    /// Whether something may stand in for an agent's own answer.
+    pub ladder: LadderUse,
     /// Trace and language.
     pub facts: RequestFacts,
 }
@@ -139,6 +145,7 @@ impl Caller {
             deadline: self.deadline.map(|deadline| clock.now().after(deadline)),
             timeout: None,
             asked: None,
+            ladder: self.ladder,
         }
     }
 }
@@ -194,6 +201,7 @@ fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) ->
         priority: key.as_ref().and_then(|key| lower_than_usual(key)),
         user: None,
         deadline: deadline_of(headers)?,
+        ladder: ladder_of(headers)?,
         facts,
         key,
     };
@@ -213,6 +221,15 @@ fn deadline_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
             Err(Failure::invalid(format!("header {}: must be milliseconds, at least 1", contract::DEADLINE_MS)))
         }
         Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds).min(DEADLINE_MAX))),
+    }
+}
+
+/// Whether something may stand in for the agent's own answer.
+fn ladder_of(headers: &HeaderMap) -> Result<LadderUse, Failure> {
+    match text(headers, contract::LADDER)?.as_deref() {
+        None | Some("on") => Ok(LadderUse::Walk),
+        Some("off") => Ok(LadderUse::Never),
+        Some(_) => Err(Failure::invalid(format!("header {}: must be on or off", contract::LADDER))),
     }
 }
 

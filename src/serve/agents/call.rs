@@ -6,7 +6,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use axum::{
     Json as Answer,
     extract::State,
-    http::{HeaderMap, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream;
@@ -17,7 +17,10 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    runtime::call::{CallError, CallReply, CallRequest},
+    runtime::{
+        call::{CallError, CallReply, CallRequest, Degraded},
+        deferred::store::Ticket,
+    },
     serve::{
         access::caller::Caller,
         answer::{
@@ -53,8 +56,10 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Calls an agent through all its guards. With `Accept: text/event-stream` pieces come as they are made.
 #[utoipa::path(post, path = "/v1/agents/{name}/call", tag = "agents", request_body = CallBody,
-    params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
-    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream"))), (status = 404), (status = 503)))]
+    params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255),
+        ("x-watertight-ladder" = Option<String>, Header, description = "`off` where only the agent's own answer is wanted")),
+    responses((status = 200, content((Object = "application/json"), (String = "text/event-stream"))),
+        (status = 202, body = Object, description = "made later; `Location` says where its answer will be"), (status = 404), (status = 503)))]
 pub(crate) async fn call(
     State(state): State<AppState>,
     caller: Caller,
@@ -94,22 +99,48 @@ fn plain(agent: &str, begun: Instant, result: Result<CallReply, CallError>) -> R
     let (told, mut answer) = match result {
         Ok(reply) => {
             let told = Told::of(agent, Some(&reply.call_id), reply.fallback.as_deref());
+            let told = told.degraded(reply.degraded.as_ref().map(|degraded| degraded.action));
             (told.took(all, reply.spent, &reply.attempts), Answer(closing(&reply)).into_response())
         }
         Err(error) => {
             let told = Told::of(agent, error.call_id.as_deref(), None).took(all, error.spent, &error.attempts);
-            (told, Failure::from(error).into_response())
+            let told = told.degraded(error.degraded.as_ref().map(|degraded| degraded.action));
+            let answer = match &error.deferred {
+                Some(ticket) => put_off(ticket, &error),
+                None => Failure::from(error).into_response(),
+            };
+            (told, answer)
         }
     };
     told.write(answer.headers_mut());
     answer
 }
 
-fn closing(reply: &CallReply) -> Value {
-    match reply.usage {
-        Some(usage) => json!({ "output": reply.output, "usage": usage }),
-        None => json!({ "output": reply.output }),
+/// The call is made later: where its answer will be, and why it is not here.
+fn put_off(ticket: &Ticket, error: &CallError) -> Response {
+    let degraded = error.degraded.as_deref().map(degradation);
+    let body = json!({ "deferred": ticket, "degraded": degraded, "error": error.envelope });
+    let mut answer = (StatusCode::ACCEPTED, Answer(body)).into_response();
+    if let Ok(place) = HeaderValue::from_str(&format!("/v1/deferred/{}", ticket.id)) {
+        answer.headers_mut().insert(header::LOCATION, place);
     }
+    answer
+}
+
+fn degradation(degraded: &Degraded) -> Value {
+    json!({ "cause": degraded.cause, "action": degraded.action.as_str() })
+}
+
+fn closing(reply: &CallReply) -> Value {
+    let mut body = json!({ "output": reply.output });
+    if let Some(usage) = reply.usage {
+        body["usage"] = json!(usage);
+    }
+    if let Some(degraded) = &reply.degraded {
+        body["degraded"] = degradation(degraded);
+        body["tries"] = json!(reply.tries);
+    }
+    body
 }
 
 /// A call whose pieces are handed on. Dropping it cancels the call.

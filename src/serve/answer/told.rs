@@ -6,6 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
     model::{contract, run::AttemptRecord},
+    policy::ladder::Rung,
     runtime::call::waited_between,
 };
 
@@ -17,13 +18,14 @@ pub struct Told {
     attempts: Option<usize>,
     fallback: Option<String>,
     overhead: Option<Duration>,
+    degraded: Option<Rung>,
 }
 
 impl Told {
     /// Who was called and who answered.
     pub fn of(agent: &str, call_id: Option<&str>, fallback: Option<&str>) -> Self {
         let (call_id, fallback) = (call_id.map(str::to_owned), fallback.map(str::to_owned));
-        Self { call_id, agent: agent.to_owned(), attempts: None, fallback, overhead: None }
+        Self { call_id, agent: agent.to_owned(), attempts: None, fallback, overhead: None, degraded: None }
     }
 
     /// The call took `all`, of which its attempts took `spent`: what is left after their waits was ours.
@@ -43,6 +45,13 @@ impl Told {
         self
     }
 
+    /// This rung of a ladder stands in for the agent's own answer.
+    #[must_use]
+    pub fn degraded(mut self, rung: Option<Rung>) -> Self {
+        self.degraded = rung;
+        self
+    }
+
     /// Writes it down.
     pub fn write(&self, headers: &mut HeaderMap) {
         let attempts = self.attempts.map(|attempts| attempts.to_string());
@@ -53,6 +62,7 @@ impl Told {
             (contract::ATTEMPTS, attempts.as_deref()),
             (contract::FALLBACK, self.fallback.as_deref()),
             (contract::OVERHEAD_MS, overhead.as_deref()),
+            (contract::DEGRADED, self.degraded.map(Rung::as_str)),
         ] {
             if let Some(value) = value.and_then(|text| HeaderValue::from_str(text).ok()) {
                 headers.insert(HeaderName::from_static(name), value);

@@ -14,11 +14,13 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use futures_util::stream;
+use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::{
+    model::raw_object::RawObject,
     runtime::{
-        call::{CallError, CallReply},
+        call::{CallError, CallReply, Degraded},
         relay::{RelayBegan, RelayPiece},
     },
     serve::{
@@ -56,9 +58,14 @@ pub(super) async fn whole(mut under_way: UnderWay) -> Response {
     let Ok(RelayPiece::Whole(body)) = under_way.pieces.try_recv() else {
         return Failure::internal("a relayed call ended well without an answer").into_response();
     };
+    let body = match &reply.degraded {
+        Some(degraded) => marked(body, degraded),
+        None => body,
+    };
     let mut answer = Response::new(Body::from(body));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let told = Told::of(&under_way.agent, Some(&reply.call_id), reply.fallback.as_deref());
+    let told = Told::of(&under_way.agent, Some(&reply.call_id), reply.fallback.as_deref())
+        .degraded(reply.degraded.as_ref().map(|degraded| degraded.action));
     told.took(elapsed, reply.spent, &reply.attempts).write(answer.headers_mut());
     answer
 }
@@ -90,9 +97,25 @@ pub(super) async fn streamed(mut under_way: UnderWay) -> Response {
     }
 }
 
+/// A whole answer that says that another one than the agent gave it: OpenAI's clients leave members alone that they do not know.
+fn marked(body: Bytes, degraded: &Degraded) -> Bytes {
+    let mark = json!({ "degraded": { "cause": degraded.cause, "action": degraded.action.as_str() } }).to_string();
+    match RawObject::try_new(body.to_vec()) {
+        Ok(object) => Bytes::from(object.with(&[("watertight", Some(&mark))])),
+        Err(_) => body,
+    }
+}
+
+/// An error; also where the call is made later, since OpenAI's clients know no other answer: `details.deferred` says where it will be.
 fn failed(error: CallError, agent: &str, elapsed: Duration) -> Response {
-    let told = Told::of(agent, error.call_id.as_deref(), None).took(elapsed, error.spent, &error.attempts);
+    let told = Told::of(agent, error.call_id.as_deref(), None)
+        .took(elapsed, error.spent, &error.attempts)
+        .degraded(error.degraded.as_ref().map(|degraded| degraded.action));
+    let place = error.deferred.as_ref().map(|ticket| format!("/v1/deferred/{}", ticket.id));
     let mut answer = Failure::from(error).into_response();
+    if let Some(place) = place.and_then(|place| HeaderValue::from_str(&place).ok()) {
+        answer.headers_mut().insert(header::LOCATION, place);
+    }
     told.write(answer.headers_mut());
     answer
 }
@@ -110,7 +133,8 @@ enum Call {
 fn flowing(under_way: UnderWay, began: Option<&RelayBegan>, call: Call) -> Response {
     let elapsed = under_way.started.elapsed();
     let agent = under_way.agent.clone();
-    let first = matches!(call, Call::Waits).then(|| Bytes::from_static(ALIVE));
+    let alive = matches!(call, Call::Waits).then(|| Bytes::from_static(ALIVE));
+    let first = alive.or_else(|| began.and_then(stands_in));
     let frames = stream::unfold((under_way, call, first), |(mut under_way, mut call, first)| async move {
         let bytes = match first {
             Some(bytes) => bytes,
@@ -123,15 +147,20 @@ fn flowing(under_way: UnderWay, began: Option<&RelayBegan>, call: Call) -> Respo
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     let told = match began {
-        Some(began) => Told::of(&agent, Some(&began.call_id), began.fallback.as_deref()).begins(
-            elapsed,
-            began.waited,
-            began.attempt,
-        ),
+        Some(began) => Told::of(&agent, Some(&began.call_id), began.fallback.as_deref())
+            .begins(elapsed, began.waited, began.attempt)
+            .degraded(began.degraded),
         None => Told::of(&agent, None, None),
     };
     told.write(headers);
     answer
+}
+
+/// The comment of a stream that another one than the agent gives: its headers may be out already.
+fn stands_in(began: &RelayBegan) -> Option<Bytes> {
+    let rung = began.degraded?;
+    let target = began.fallback.as_deref().unwrap_or_default();
+    Some(Bytes::from(format!(": watertight degraded={} fallback={target}\n\n", rung.as_str())))
 }
 
 /// The next bytes of a stream, `None` at its end.
@@ -149,7 +178,12 @@ async fn next(under_way: &mut UnderWay, call: &mut Call) -> Option<Bytes> {
         tokio::select! {
             biased;
             Some(piece) = under_way.pieces.recv() => match piece {
-                RelayPiece::Began(_) => *call = Call::Runs,
+                RelayPiece::Began(began) => {
+                    *call = Call::Runs;
+                    if let Some(mark) = stands_in(&began) {
+                        return Some(mark);
+                    }
+                }
                 RelayPiece::Frame(frame) => return Some(frame),
                 RelayPiece::Whole(_) => {}
             },

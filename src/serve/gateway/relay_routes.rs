@@ -96,7 +96,7 @@ async fn relayed(
     drop(runtime);
     let (out, pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let form = asked.form;
-    let relay = Relay { kind, form, body: asked.body, out, fallback: None };
+    let relay = Relay { kind, form, body: asked.body, out, fallback: None, degraded: None };
     let call = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
     let under_way = UnderWay {
         call: Box::pin(async move { handle.call(call).await }),

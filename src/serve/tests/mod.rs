@@ -2,6 +2,7 @@
 
 mod access;
 mod answers;
+mod callers;
 mod caps;
 mod captures;
 mod dead_letters;

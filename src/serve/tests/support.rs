@@ -24,6 +24,7 @@ use crate::{
     model::name::Name,
     policy::compartment::settings::HighestClass,
     runtime::{
+        callers::CallerSettings,
         engine::Runtime,
         function_agent::{AgentFailure, CallInfo, FunctionAgent},
         ports::TokioClock,
@@ -138,6 +139,11 @@ pub(super) fn keys() -> Vec<KeySettings> {
 
 impl World {
     pub(super) async fn with(keys: &[KeySettings], settings: ServeSettings) -> Self {
+        Self::guarding(CallerSettings::default(), keys, settings).await
+    }
+
+    /// The same with guards of its callers.
+    pub(super) async fn guarding(callers: CallerSettings, keys: &[KeySettings], settings: ServeSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
         let name = |text: &str| Name::try_new(text).unwrap();
@@ -145,6 +151,7 @@ impl World {
         let hang = |_: Value, _: CallInfo| std::future::pending::<Result<Value, AgentFailure>>();
         let runtime = Runtime::builder()
             .clock(Arc::new(TokioClock::since_unix_epoch()))
+            .callers(callers)
             .journal(Arc::clone(&journal) as Arc<dyn crate::runtime::journal::Journal>)
             .provider(ProviderSettings::new(name("here")))
             .agent(AgentSettings::new(name("echo"), name("here")), Arc::new(FunctionAgent::new(echo)))

@@ -4,8 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use crate::model::{
-    clock::Timestamp, ended::Ended, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::AttemptRecord,
+use crate::{
+    model::{
+        clock::Timestamp,
+        ended::Ended,
+        envelope::Envelope,
+        event::EventType,
+        name::Name,
+        reply::Usage,
+        run::{AttemptRecord, Cause},
+    },
+    policy::ladder::Rung,
 };
 
 /// One call of a run: a step, an item of its `map`, an iteration of its revision. Late news carries it and is known by it.
@@ -30,6 +39,28 @@ pub struct CallRequest {
     pub input: Arc<Value>,
     /// The step's own limit; the run's deadline holds beside it.
     pub timeout: Option<Duration>,
+    /// How it is to be made.
+    pub ask: Ask,
+}
+
+/// How a call of a run is to be made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ask {
+    /// The agent is asked.
+    Agent,
+    /// The agent was asked and refused or failed: only this rung of its ladder is tried.
+    Instead(Box<Instead>),
+}
+
+/// What a rung stands in for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instead {
+    /// The rung.
+    pub rung: Rung,
+    /// Why.
+    pub cause: Cause,
+    /// The first error of the call.
+    pub error: Envelope,
 }
 
 /// What to do now, in this order.
@@ -72,6 +103,8 @@ pub struct CallDone {
     pub usage: Option<Usage>,
     /// All exchanges.
     pub attempts: Vec<AttemptRecord>,
+    /// The rung that answered in the agent's stead. One that puts a call off answers with no output.
+    pub instead: Option<Box<Instead>>,
 }
 
 /// A call that was refused or failed.

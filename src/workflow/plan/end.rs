@@ -157,11 +157,16 @@ impl RunPlan {
         let mut end = End::succeeded(Json::Array(list));
         let replaced: Vec<&End> = ends.iter().copied().filter(|end| end.cause.is_some()).collect();
         if let Some(first) = replaced.first() {
-            let all_have_defaults = replaced.iter().all(|end| end.status == StepStatus::Degraded);
-            let action = if all_have_defaults { "default" } else { "partial" };
+            // One word for all where one fits all and each has something in its place.
+            let word = first.degraded.as_ref().map(|degraded| degraded.action.as_str());
+            let is_alike = |end: &&End| {
+                let own = end.degraded.as_ref().map(|degraded| degraded.action.as_str());
+                end.status == StepStatus::Degraded && end.output.is_some() && own == word
+            };
+            let action = word.filter(|_| replaced.iter().all(is_alike)).unwrap_or("partial");
+            end.degraded = first.cause.map(|cause| Degradation { cause, action: action.to_owned() });
             end.status = StepStatus::Degraded;
             end.cause = first.cause;
-            end.degraded = first.cause.map(|cause| Degradation { cause, action: action.to_owned() });
         }
         end
     }

@@ -1,4 +1,4 @@
-//! What becomes of a refusal or failure: wait, go on without, go on with the default, or fail. The author's word first, then
+//! What becomes of a refusal or failure: wait, ask a rung of the agent's ladder, go on without, go on with the default, or fail. The author's word first, then
 //! whether the step is optional, then what its cause allows. Only what was refused by us and never sent is asked for again.
 
 use std::{fmt::Write as _, time::Duration};
@@ -6,7 +6,7 @@ use std::{fmt::Write as _, time::Duration};
 use serde_json::json;
 
 use super::{
-    action::{Action, CallDone, CallFailed, GateLook, Gates, Resend},
+    action::{Action, Ask, CallDone, CallFailed, CallRequest, GateLook, Gates, Instead, Resend},
     ahead::PARKED_MIN,
     run_plan::RunPlan,
     state::{End, ItemState},
@@ -19,6 +19,7 @@ use crate::{
         reply::Usage,
         run::{AttemptRecord, Cause, Degradation, RefusalRecord, StepStatus},
     },
+    policy::ladder::{Rung, cause_of},
     workflow::definition::{OUTPUT_BYTES_MAX, OnCause},
 };
 
@@ -35,18 +36,6 @@ pub(super) struct Failure {
 impl Failure {
     pub(super) fn of(cause: Cause, envelope: Envelope) -> Self {
         Self { cause, envelope }
-    }
-}
-
-/// The cause that a code stands for in a workflow's `on`.
-pub(super) fn cause_of(code: ErrorCode) -> Cause {
-    match code {
-        ErrorCode::AgentCircuitOpen => Cause::CircuitOpen,
-        ErrorCode::AgentBulkheadFull => Cause::BulkheadFull,
-        ErrorCode::AgentWarming => Cause::Cold,
-        ErrorCode::TokenBudgetExhausted | ErrorCode::RateLimited | ErrorCode::QuotaSpent => Cause::Budget,
-        ErrorCode::DeadlineExceeded => Cause::Deadline,
-        _ => Cause::Error,
     }
 }
 
@@ -71,13 +60,19 @@ impl RunPlan {
                         .with_agent(self.workflow.steps[step].agent.as_str());
                     return self.settle_item(step, place, &Failure::of(Cause::Error, envelope), now);
                 }
-                self.end_item(step, place, End::succeeded(done.output), now);
+                let end = match done.instead {
+                    None => End::succeeded(done.output),
+                    Some(instead) => self.end_instead(*instead, done.output),
+                };
+                self.end_item(step, place, end, now);
             }
             Err(failed) => {
                 self.note_usage(step, place, failed.usage);
                 self.note_attempts(step, place, failed.attempts);
                 let failure = Failure::of(cause_of(failed.envelope.error_code), failed.envelope);
                 match failed.resend {
+                    // The rung that stood in for it has failed too: what it stood in for is what counts.
+                    _ if self.was_asked_instead(step, place) => self.settle_item(step, place, &failure, now),
                     Resend::Allowed => self.settle_refusal(step, place, &failure, now, gates),
                     Resend::Never => self.settle_item(step, place, &failure, now),
                 }
@@ -144,9 +139,23 @@ impl RunPlan {
         true
     }
 
-    /// Ends an item by what its step does with this failure, waiting excepted.
+    /// Ends an item by what its step does with this failure, waiting excepted; or has a rung of the agent's ladder asked first.
     pub(super) fn settle_item(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp) {
-        let end = self.end_for(step, failure);
+        if self.ask_instead(step, place, failure, now) {
+            return;
+        }
+        let first = self.steps[step].round_mut().items[place].instead_of.take();
+        let end = match first {
+            None => self.end_for(step, failure),
+            Some(first) => {
+                // The list of what was tried, where whoever asked the rung brought one.
+                let own =
+                    || json!([{ "error_code": failure.envelope.error_code, "message": failure.envelope.message }]);
+                let tried = failure.envelope.details.get("tries").cloned().unwrap_or_else(own);
+                let envelope = first.envelope.with_detail("tries", tried);
+                self.end_for(step, &Failure::of(first.cause, envelope))
+            }
+        };
         self.end_item(step, place, end, now);
     }
 
@@ -156,6 +165,45 @@ impl RunPlan {
         self.finish_round(step, end, now);
     }
 
+    /// Whether a rung of the ladder was asked for this item.
+    fn was_asked_instead(&self, step: usize, place: usize) -> bool {
+        self.steps[step].round().items[place].instead_of.is_some()
+    }
+
+    /// Has a rung asked, where that is what the step does with this failure and it was not asked yet. False if there is nothing to ask.
+    fn ask_instead(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp) -> bool {
+        let Some(rung) = self.workflow.steps[step].on(failure.cause).rung() else { return false };
+        let over = self.culprit.is_some() || now >= self.deadline;
+        if over || self.was_asked_instead(step, place) || self.has_version_to_fall_back_on(step) {
+            return false;
+        }
+        let Some(request) = self.request_of(step, place) else { return false };
+        if self.is_held_back {
+            // The node is about to go: whoever takes the run over makes the call again, and asks the rung if need be.
+            self.set_state(step, place, ItemState::Waiting);
+            self.steps[step].round_mut().waiting.push_back(place);
+            return true;
+        }
+        let (cause, error) = (failure.cause, failure.envelope.clone());
+        let item = &mut self.steps[step].round_mut().items[place];
+        item.instead_of = Some(failure.clone());
+        let until = self.call_until(step, now);
+        self.set_state(step, place, ItemState::Calling { since: now, until });
+        let ask = Ask::Instead(Box::new(Instead { rung, cause, error }));
+        self.act(Action::Call(CallRequest { ask, ..request }));
+        true
+    }
+
+    /// The end of a call that a rung answered in its agent's stead.
+    fn end_instead(&self, instead: Instead, output: serde_json::Value) -> End {
+        let Instead { rung, cause, mut error } = instead;
+        error.run_id.get_or_insert_with(|| self.run_id.clone());
+        // What is made later has no output yet.
+        let output = (rung != Rung::Deferred).then_some(output);
+        let degraded = Some(Degradation { cause, action: rung.as_str().to_owned() });
+        End { status: StepStatus::Degraded, output, error: Some(error), cause: Some(cause), degraded }
+    }
+
     pub(super) fn end_for(&self, step: usize, failure: &Failure) -> End {
         let definition = &self.workflow.steps[step];
         let mut envelope = failure.envelope.clone();
@@ -163,7 +211,7 @@ impl RunPlan {
         let action = match definition.on(failure.cause) {
             // Once there is a version to fall back on, it is better than any default.
             _ if self.has_version_to_fall_back_on(step) => OnCause::Fail,
-            OnCause::Wait => definition.instead_of_waiting(),
+            OnCause::Wait | OnCause::Lighter | OnCause::Deferred => definition.instead_of_waiting(),
             stated => stated,
         };
         let cause = failure.cause;
@@ -171,7 +219,8 @@ impl RunPlan {
         let (status, output, degraded) = match action {
             OnCause::Skip => (StepStatus::Skipped, None, degraded(OnCause::Skip)),
             OnCause::Default => (StepStatus::Degraded, definition.default.clone(), degraded(OnCause::Default)),
-            OnCause::Fail | OnCause::Wait => (StepStatus::Failed, None, None),
+            OnCause::Notice => (StepStatus::Degraded, None, degraded(OnCause::Notice)),
+            OnCause::Fail | OnCause::Wait | OnCause::Lighter | OnCause::Deferred => (StepStatus::Failed, None, None),
         };
         End { status, output, error: Some(envelope), cause: Some(cause), degraded }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    action::{Action, CallRequest, Gates, StepKey},
+    action::{Action, Ask, CallRequest, Gates, StepKey},
     run_plan::RunPlan,
     settle::Failure,
     state::{End, Item, ItemState},
@@ -200,7 +200,7 @@ impl RunPlan {
         let item = self.steps[step].round().items.get(place)?;
         let key = StepKey { step, index: item.index, iteration: self.steps[step].iteration() };
         let input = Arc::clone(item.input.as_ref()?);
-        Some(CallRequest { key, agent: definition.agent.clone(), input, timeout: definition.timeout })
+        Some(CallRequest { key, agent: definition.agent.clone(), input, timeout: definition.timeout, ask: Ask::Agent })
     }
 
     /// When a call that starts now must have ended.

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use minijinja::value::Value;
 use serde_json::Value as Json;
 
+use super::settle::Failure;
 use crate::model::{
     clock::Timestamp,
     envelope::Envelope,
@@ -81,6 +82,8 @@ pub(super) struct Item {
     pub(super) usage: Option<Usage>,
     /// True if its call was under way when whoever made it was gone, and was not asked for since.
     pub(super) was_interrupted: bool,
+    /// The failure for which a rung of the agent's ladder was asked.
+    pub(super) instead_of: Option<Failure>,
 }
 
 impl Item {
@@ -96,6 +99,7 @@ impl Item {
             refusals: Vec::new(),
             usage: None,
             was_interrupted: false,
+            instead_of: None,
         }
     }
 

@@ -90,7 +90,7 @@ mod tests {
 
     fn relay(kind: RelayKind, form: RelayForm, body: &str) -> Relay {
         let body = Arc::new(RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-        Relay { kind, form, body, out: mpsc::channel(1).0, fallback: None }
+        Relay { kind, form, body, out: mpsc::channel(1).0, fallback: None, degraded: None }
     }
 
     const STREAM: RelayForm = RelayForm::Stream { usage: StreamUsage::Unwanted };

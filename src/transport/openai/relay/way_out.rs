@@ -70,6 +70,7 @@ impl<'a> Way<'a> {
             call_id: self.attempt.call_id.clone(),
             attempt: self.attempt.attempt,
             fallback: self.relay.fallback.clone(),
+            degraded: self.relay.degraded,
             waited: self.progress.elapsed(),
         };
         self.progress.output_came();

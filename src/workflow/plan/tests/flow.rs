@@ -207,7 +207,7 @@ fn cancelling_ends_at_once_and_late_news_changes_nothing() {
     let key = StepKey { step: 1, index: None, iteration: 0 };
     let gates = super::world::TestGates::default();
     let later = Timestamp::from_millis(60);
-    let done = CallDone { output: json!(1), usage: None, attempts: Vec::new() };
+    let done = CallDone { output: json!(1), usage: None, attempts: Vec::new(), instead: None };
     assert!(world.plan().replied(key, Ok(done), later, &gates).is_empty());
     assert!(world.plan().wake(later, &gates).is_empty());
     assert!(world.plan().cancel(later).is_empty());
@@ -262,7 +262,7 @@ fn an_answer_after_the_deadline_begins_nothing() {
         let mut plan = RunPlan::new(Arc::new(workflow), &serde_json::Map::new(), seed(None)).unwrap();
         plan.start(Timestamp::ZERO, &gates);
         let key = StepKey { step: 0, index: None, iteration: 0 };
-        let done = CallDone { output: json!(1), usage: None, attempts: Vec::new() };
+        let done = CallDone { output: json!(1), usage: None, attempts: Vec::new(), instead: None };
         // The timer of the deadline was due as well, but this news was first in the mailbox.
         let late = plan.deadline().after(Duration::from_millis(1));
         let actions = plan.replied(key, Ok(done), late, &gates);

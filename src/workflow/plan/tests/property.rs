@@ -54,6 +54,7 @@ fn step(at: usize) -> impl Strategy<Value = String> {
         4 => Just(String::new()),
         2 => Just("optional = true\n".to_owned()),
         1 => Just("on = { error = \"default\", budget = \"default\" }\ndefault = { score = 1 }\n".to_owned()),
+        1 => Just("on = { error = \"lighter\", budget = \"deferred\", circuit_open = \"notice\", cold = \"lighter\" }\n".to_owned()),
         1 => Just("on = { circuit_open = \"skip\", bulkhead_full = \"fail\" }\n".to_owned()),
         1 => Just("when = \"input.x\"\n".to_owned()),
         1 => Just("timeout = \"2s\"\n".to_owned()),

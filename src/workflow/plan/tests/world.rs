@@ -23,7 +23,7 @@ use crate::{
     workflow::{
         check::load,
         plan::{
-            action::{Action, CallDone, CallFailed, CallRequest, GateLook, Gates, NewEvent, Resend, StepKey},
+            action::{Action, Ask, CallDone, CallFailed, CallRequest, GateLook, Gates, NewEvent, Resend, StepKey},
             restore::open_calls,
             run_plan::{RunPlan, RunSeed},
         },
@@ -108,6 +108,8 @@ pub(super) struct World {
     input: Map<String, Value>,
     journal: Vec<(Vec<Ended>, Vec<Event>)>,
     over: HashSet<StepKey>,
+    /// Calls for which a rung of the ladder was asked in this life.
+    instead: HashSet<StepKey>,
     finished: bool,
     pub(super) calls: Vec<(u64, String, Value)>,
     pub(super) events: Vec<(u64, NewEvent)>,
@@ -148,6 +150,7 @@ impl World {
             input: Map::new(),
             journal: Vec::new(),
             over: HashSet::new(),
+            instead: HashSet::new(),
             finished: false,
             calls: Vec::new(),
             events: Vec::new(),
@@ -229,6 +232,7 @@ impl World {
         let plan = RunPlan::restore(workflow, &self.input, seed(None), Vec::new(), started, &self.ended());
         self.plan = plan.unwrap().journaled();
         self.may_resend.extend(self.open.iter().map(|key| (*key, true)));
+        self.instead.clear();
         self.wake = None;
         let open_before = std::mem::take(&mut self.open);
         self.owed.retain(|key, _| open_before.contains(key));
@@ -327,7 +331,9 @@ impl World {
                 Action::Call(request) => {
                     let first = !self.may_resend.contains_key(&request.key);
                     let resend = self.may_resend.get(&request.key).copied().unwrap_or_default();
-                    assert!(first || resend, "{:?} was called again, but not refused by us", request.key);
+                    // A rung of the ladder is asked once for each call that failed.
+                    let stands_in = matches!(request.ask, Ask::Instead(_)) && self.instead.insert(request.key);
+                    assert!(first || resend || stands_in, "{:?} was called again, but not refused by us", request.key);
                     assert!(!self.over.contains(&request.key), "{:?} is called again, but had ended", request.key);
                     assert!(self.open.insert(request.key), "{:?} is called twice at once", request.key);
                     self.call(&request);
@@ -383,7 +389,10 @@ impl World {
     }
 
     fn call(&mut self, request: &CallRequest) {
-        let agent = request.agent.to_string();
+        let agent = match &request.ask {
+            Ask::Agent => request.agent.to_string(),
+            Ask::Instead(instead) => format!("{}:{}", instead.rung.as_str(), request.agent),
+        };
         self.calls.push((self.now.millis(), agent.clone(), (*request.input).clone()));
         match self.owed.get(&request.key).cloned() {
             Some(Some((at, result))) => {
@@ -401,8 +410,12 @@ impl World {
                 return;
             }
             Answer::Good(after_ms, output) => {
+                let instead = match &request.ask {
+                    Ask::Agent => None,
+                    Ask::Instead(instead) => Some(instead.clone()),
+                };
                 let usage = Some(Usage { prompt_tokens: 10, output_tokens: 1, estimated: false, ..Usage::default() });
-                (at(after_ms), Ok(CallDone { output, usage, attempts: vec![attempt(self.now, after_ms)] }))
+                (at(after_ms), Ok(CallDone { output, usage, attempts: vec![attempt(self.now, after_ms)], instead }))
             }
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),
             Answer::Refused(code, retry_after) => (at(0), Err(failed(code, retry_after, Resend::Allowed))),

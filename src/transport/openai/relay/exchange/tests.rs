@@ -54,7 +54,7 @@ async fn relayed(agent: &OpenAiAgent, kind: RelayKind, form: RelayForm, body: &s
     let mut request = test_attempt::request(Value::Null);
     request.timeouts =
         AttemptTimeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)) };
-    request.relay = Some(Relay { kind, form, body, out, fallback: None });
+    request.relay = Some(Relay { kind, form, body, out, fallback: None, degraded: None });
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
     let ended = agent.attempt(&request, &progress).await;
     drop(request);

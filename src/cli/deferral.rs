@@ -1,0 +1,76 @@
+//! Ladders and the deferred queue as the configuration wants them: with a journal whole, without one the rung that puts calls off is left
+//! out and that is said. Decides nothing of a call.
+
+use std::sync::Arc;
+
+use super::{exit::Stop, project::Project, say::say};
+use crate::{
+    journal::journal::SqliteJournal,
+    model::run::Cause,
+    policy::ladder::Rung,
+    runtime::{
+        builder::RuntimeBuilder,
+        deferred::{push::Push, store::DeferredStore},
+        ports::{Clock, TokioClock},
+    },
+    settings::{load::Settings, secret::resolve_secret},
+    transport::{
+        secret::Secret,
+        webhook::{Webhook, WebhookRoutes},
+    },
+    workflow::checked::Workflow,
+};
+
+/// Who is told of the ends of calls that were put off, if anybody is. Its secret is fetched here.
+pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<Arc<dyn Push>>, Stop> {
+    let Some(table) = &settings.deferred.webhook else { return Ok(None) };
+    let secret = resolve_secret(&table.secret, &|name| project.environment(name)).map_err(Stop::usage)?;
+    let routes =
+        WebhookRoutes { url: table.url.clone(), features: table.features.clone(), tenants: table.tenants.clone() };
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::since_unix_epoch());
+    let webhook = Webhook::try_new(routes, Secret::new(secret.expose()), clock);
+    let webhook = webhook.map_err(|error| Stop::Usage(format!("deferred.webhook: {error}")))?;
+    Ok(Some(Arc::new(webhook)))
+}
+
+/// The same runtime with whole ladders and a queue in the journal.
+pub(super) fn with_queue(
+    builder: RuntimeBuilder,
+    project: &Project,
+    settings: &Settings,
+    journal: &Arc<SqliteJournal>,
+) -> Result<RuntimeBuilder, Stop> {
+    let store = Arc::clone(journal) as Arc<dyn DeferredStore>;
+    let push = webhook(project, settings)?;
+    Ok(builder.ladders(settings.ladders.clone()).deferred(store, settings.deferred.settings.clone(), push))
+}
+
+/// Says that a rung is left out where there is no journal.
+pub(super) fn say_what_is_skipped(settings: &Settings, workflow: &Workflow) {
+    let by_step = workflow
+        .steps()
+        .iter()
+        .any(|step| Cause::ALL.into_iter().any(|cause| step.on(cause).rung() == Some(Rung::Deferred)));
+    if settings.ladders.any_defers() || by_step {
+        say(
+            "watertight: warning: the rung \"deferred\" is skipped: `run` keeps no journal, so nothing would make the call later",
+        );
+    }
+}
+
+/// A step that asks for a lighter target needs an agent that has one. `file` is the workflow's.
+pub(super) fn check_steps(file: &str, workflow: &Workflow, settings: &Settings) -> Result<(), Stop> {
+    let mut wrong = Vec::new();
+    for step in workflow.steps() {
+        let lighter = settings.ladders.agents.get(step.agent()).map_or(0, |ladder| ladder.lighter.len());
+        for cause in Cause::ALL {
+            if lighter == 0 && step.on(cause).rung() == Some(Rung::Lighter) {
+                let (id, cause, agent) = (step.id(), cause.as_str(), step.agent());
+                wrong.push(format!(
+                    "{file}: step.{id}.on.{cause} = \"lighter\": agent {agent} has no lighter target (agents.{agent}.ladder.lighter)"
+                ));
+            }
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Stop::Usage(wrong.join("\n"))) }
+}

@@ -1,0 +1,228 @@
+//! Adaptive limits at work: the supervisor tells each provider's limit how its attempts ended, and what it says becomes the provider's
+//! slots at once. Every change is an event, a metric and a line of the log, with its reason. It judges nothing itself.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use metrics::{Counter, Gauge, Label};
+
+use tokio::sync::broadcast;
+
+use super::{
+    core::{ProviderCore, Shared, lock},
+    engine::Runtime,
+    metric,
+    ports::Progress,
+    settings::ProviderSettings,
+};
+use crate::{
+    model::{clock::Timestamp, facts::Ending, name::Name, reply::Usage},
+    policy::{
+        adaptive::{
+            baseline::Timed,
+            limit::{AdaptiveLimit, Attempt, Change, Reason, Said, said},
+            settings::AdaptiveSettings,
+        },
+        bulkhead::{Bulkhead, ClassShare, Guarantees},
+    },
+};
+
+/// Changes that a slow watcher may lag behind before it loses the oldest.
+pub(crate) const LIMIT_EVENTS_MAX: usize = 1_024;
+/// Content that first comes in the last part of an attempt came all at once: no time to a first token.
+const STREAMED_BEFORE: f64 = 0.9;
+
+/// A provider's limit changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitEvent {
+    /// The provider.
+    pub provider: Name,
+    /// From what to what, why and when.
+    pub change: Change,
+}
+
+/// What an attempt's end says, until the supervisor hears of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Told {
+    started: Timestamp,
+    at: Timestamp,
+    said: Said,
+}
+
+/// A provider's limit.
+pub(crate) struct ProviderLimit {
+    /// Written by the supervisor and by a reload.
+    limit: Mutex<AdaptiveLimit>,
+    shares: ProviderShares,
+    gauge: Gauge,
+    changes: Vec<(Reason, Counter)>,
+}
+
+/// What is kept of a provider's slots, whatever their number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ProviderShares {
+    /// By member: as configured; the others have equal parts.
+    pub(crate) agents: Vec<Option<u32>>,
+    /// By feature.
+    pub(crate) features: Vec<u32>,
+}
+
+impl ProviderShares {
+    /// What is kept of `cap` slots. Where what is configured does not fit, each has its part of what is there.
+    pub(crate) fn at(&self, cap: u32, classes: Vec<ClassShare>) -> Guarantees {
+        let configured: Vec<u32> = self.agents.iter().flatten().copied().collect();
+        let sum = configured.iter().fold(0, |sum: u32, share| sum.saturating_add(*share));
+        let unnamed = self.agents.iter().filter(|share| share.is_none()).count();
+        let equal = Bulkhead::equal_shares(cap, self.agents.len()).first().copied().unwrap_or(0);
+        let rest = Bulkhead::equal_shares(cap.saturating_sub(sum), unnamed).first().copied().unwrap_or(0);
+        let share = |share: &Option<u32>| share.map_or(equal.min(rest), |share| part(share, sum, cap));
+        let of_features = self.features.iter().fold(0, |sum: u32, share| sum.saturating_add(*share));
+        Guarantees {
+            agents: self.agents.iter().map(share).collect(),
+            features: self.features.iter().map(|share| part(*share, of_features, cap)).collect(),
+            classes,
+        }
+    }
+}
+
+/// `share` itself where all shares together fit into `cap`, else its part of it.
+fn part(share: u32, sum: u32, cap: u32) -> u32 {
+    if sum <= cap {
+        return share;
+    }
+    // proof of no loss: a part of `cap`, as `share` is at most `sum`.
+    u32::try_from(u64::from(share) * u64::from(cap) / u64::from(sum.max(1))).unwrap_or(0)
+}
+
+impl ProviderLimit {
+    pub(crate) fn new(
+        settings: &ProviderSettings,
+        adaptive: AdaptiveSettings,
+        shares: ProviderShares,
+        now: Timestamp,
+    ) -> Self {
+        let label = || Label::new("provider", settings.name.as_str().to_owned());
+        let counter = |reason: Reason| {
+            let labels = vec![label(), Label::from_static_parts("reason", reason.as_str())];
+            (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels))
+        };
+        let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
+        let gauge = metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]);
+        gauge.set(f64::from(limit.limit()));
+        Self { limit: Mutex::new(limit), shares, gauge, changes: Reason::ALL.map(counter).into() }
+    }
+
+    /// What it starts with.
+    pub(crate) fn slots(&self, classes: Vec<ClassShare>) -> Bulkhead {
+        let cap = lock(&self.limit).limit();
+        Bulkhead::shared(cap, &self.shares.at(cap, classes))
+    }
+
+    /// The limit now.
+    pub(crate) fn limit(&self) -> u32 {
+        lock(&self.limit).limit()
+    }
+}
+
+impl Told {
+    /// What an attempt that ran as `progress` shows says with this ending.
+    pub(crate) fn of(ending: &Ending, progress: &Progress, usage: Option<Usage>, at: Timestamp) -> Self {
+        let started = progress.started();
+        let took = at.since(started);
+        let first = progress.first_content().map(|first| first.since(started));
+        let timed = match first.filter(|first| *first < took.mul_f64(STREAMED_BEFORE)) {
+            Some(wait) => Timed::FirstToken { wait, prompt_tokens: usage.map(|usage| usage.prompt_tokens) },
+            None => Timed::Whole { took, output_tokens: usage.map(|usage| usage.output_tokens) },
+        };
+        // What took no time at all measures nothing.
+        let timed = Some(timed).filter(|_| took > Duration::ZERO);
+        Self { started, at, said: said(ending, timed) }
+    }
+
+    /// The same of work that was done outside.
+    pub(crate) fn of_work(ending: &Ending, started: Timestamp, at: Timestamp) -> Self {
+        let took = at.since(started);
+        let timed = Some(Timed::Whole { took, output_tokens: None }).filter(|_| took > Duration::ZERO);
+        Self { started, at, said: said(ending, timed) }
+    }
+}
+
+/// The supervisor heard how attempts of a call ended: their provider's limit learns from it.
+pub(crate) fn learn(shared: &Arc<Shared>, agent: usize, told: &[Told]) {
+    if told.is_empty() {
+        return;
+    }
+    let Some(core) = shared.at(agent) else { return };
+    let (Some(adaptive), Some(count)) = (&core.provider.adaptive, core.provider.count) else { return };
+    // The permit of this call is not given back yet: it counts itself.
+    let in_flight = shared.compartments.in_flight(count);
+    for told in told {
+        let attempt = Attempt { agent, started: told.started, at: told.at, in_flight, said: told.said };
+        let change = lock(&adaptive.limit).ended(&attempt);
+        if let Some(change) = change {
+            publish(shared, &core.provider.settings.name, (adaptive, count), change);
+        }
+    }
+}
+
+impl Runtime {
+    /// Every change of every adaptive limit from now on. A reader that lags loses the oldest and is told how many.
+    pub fn limit_events(&self) -> broadcast::Receiver<LimitEvent> {
+        self.shared.limits.subscribe()
+    }
+}
+
+/// A provider's limit gets other bounds, for what it has learnt so far.
+pub(crate) fn change_bounds(shared: &Arc<Shared>, provider: &ProviderCore, settings: &ProviderSettings) {
+    let (Some(adaptive), Some(count), Some(bounds)) = (&provider.adaptive, provider.count, settings.adaptive) else {
+        return;
+    };
+    let change = lock(&adaptive.limit).change_bounds(bounds, settings.slots, shared.now());
+    if let Some(change) = change {
+        publish(shared, &provider.settings.name, (adaptive, count), change);
+    }
+}
+
+fn publish(
+    shared: &Arc<Shared>,
+    provider: &Name,
+    (adaptive, count): (&ProviderLimit, crate::policy::compartment::needs::CountId),
+    change: Change,
+) {
+    shared.compartments.resize(shared, count, change.to, |classes| adaptive.shares.at(change.to, classes));
+    adaptive.gauge.set(f64::from(change.to));
+    if let Some((_, counter)) = adaptive.changes.iter().find(|(reason, _)| *reason == change.reason) {
+        counter.increment(1);
+    }
+    let (from, to, reason) = (change.from, change.to, change.reason.as_str());
+    if to < from {
+        tracing::warn!(provider = provider.as_str(), from, to, reason, "the adaptive limit is lower");
+    } else {
+        tracing::debug!(provider = provider.as_str(), from, to, reason, "the adaptive limit is higher");
+    }
+    // Nobody may be watching.
+    let _ = shared.limits.send(LimitEvent { provider: provider.clone(), change });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_fit_whatever_the_limit_is() {
+        let shares = ProviderShares { agents: vec![Some(4), None, None], features: vec![6, 2] };
+        for (cap, agents, features) in [
+            (20, vec![4, 6, 6], vec![6, 2]),
+            (10, vec![4, 3, 3], vec![6, 2]),
+            (8, vec![4, 2, 2], vec![6, 2]),
+            (4, vec![4, 0, 0], vec![3, 1]),
+            (2, vec![2, 0, 0], vec![1, 0]),
+            (0, vec![0, 0, 0], vec![0, 0]),
+        ] {
+            let kept = shares.at(cap, Vec::new());
+            assert_eq!((kept.agents, kept.features), (agents, features), "{cap}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The callers of a runtime: the runaway guard of each, and its requests a minute. Idle ones are forgotten when there are too many. Who has
+//! no guard and no rate is not remembered at all. It counts admissions, never what became of them.
+
+use std::{
+    num::NonZeroU32,
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+
+use super::{
+    core::lock,
+    engine::{NoSuch, Runtime},
+    metric,
+    ports::Clock,
+    rates::{Rate, TooMany},
+};
+use crate::{
+    model::clock::Timestamp,
+    policy::{
+        crowd::{CALLERS_MAX, CallerName, CallerScope, Crowd, Standing},
+        volume::{Shut, VolumeGuard, VolumeSettings, VolumeView},
+    },
+};
+
+/// What is asked of each caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallerSettings {
+    /// The runaway guard; `None` = there is none.
+    pub volume: Option<VolumeSettings>,
+    /// Whose calls are counted together.
+    pub scope: CallerScope,
+}
+
+impl Default for CallerSettings {
+    fn default() -> Self {
+        Self { volume: None, scope: CallerScope::Caller }
+    }
+}
+
+/// The callers.
+pub(crate) struct Callers {
+    settings: ArcSwap<CallerSettings>,
+    /// Written by admissions.
+    crowd: Mutex<Crowd<Arc<CallerState>>>,
+    clock: Arc<dyn Clock>,
+}
+
+/// What is kept of one caller.
+#[derive(Default)]
+pub(crate) struct CallerState {
+    guard: Mutex<VolumeGuard>,
+    rate: Mutex<Option<Arc<Rate>>>,
+}
+
+/// A call that its caller's guard has counted.
+pub(crate) struct Volume {
+    state: Arc<CallerState>,
+    settings: VolumeSettings,
+    at: Timestamp,
+}
+
+/// A caller as people see it: the items of `GET /v1/callers`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerView {
+    /// `key:NAME`, `tenant:NAME` or `local`.
+    pub name: String,
+    /// What its guard shows.
+    pub volume: VolumeView,
+    /// The guard's limit.
+    pub calls_per_hour: u32,
+}
+
+impl Callers {
+    pub(crate) fn new(settings: CallerSettings, clock: Arc<dyn Clock>) -> Self {
+        Self { settings: ArcSwap::from_pointee(settings), crowd: Mutex::new(Crowd::of_at_most(CALLERS_MAX)), clock }
+    }
+
+    /// Other settings; what was counted stays counted.
+    pub(crate) fn change(&self, settings: CallerSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Who calls with this key for this tenant.
+    pub(crate) fn name<'a>(&self, key: Option<&'a str>, tenant: Option<&'a str>) -> CallerName<'a> {
+        CallerName::of(self.settings.load().scope, key, tenant)
+    }
+
+    /// Takes one of a caller's requests a minute.
+    pub(crate) fn request(
+        &self,
+        who: CallerName<'_>,
+        per_minute: NonZeroU32,
+        now: Timestamp,
+    ) -> Result<Arc<Rate>, TooMany> {
+        let state = self.enter(who, now);
+        let rate = {
+            let mut known = lock(&state.rate);
+            let rate = match known.take() {
+                Some(rate) if rate.per_minute() == per_minute => rate,
+                Some(rate) => Arc::new(rate.with_limit(per_minute)),
+                None => Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock))),
+            };
+            Arc::clone(known.insert(rate))
+        };
+        rate.take().map(|()| rate)
+    }
+
+    /// Counts a call of a caller, or refuses it; `None` where there is no guard.
+    pub(crate) fn admit(&self, who: CallerName<'_>, now: Timestamp) -> Result<Option<Volume>, Shut> {
+        let Some(settings) = self.settings.load().volume else { return Ok(None) };
+        let state = self.enter(who, now);
+        let admitted = lock(&state.guard).admit(&settings, now);
+        match admitted {
+            Ok(()) => Ok(Some(Volume { state, settings, at: now })),
+            Err(shut) => {
+                if shut.is_first {
+                    metric::count(metric::CALLERS_SHUT, Vec::new(), 1);
+                    tracing::warn!(
+                        caller = %who,
+                        calls_per_hour = settings.calls_per_hour,
+                        opens_in_s = shut.retry_after.as_secs_f64(),
+                        "a caller's volume guard is shut: it calls as a loop does that nobody stops"
+                    );
+                }
+                Err(shut)
+            }
+        }
+    }
+
+    /// Opens a caller's guard and counts its hour anew; `None` if there is no such caller, else whether it was shut.
+    pub(crate) fn lift(&self, who: CallerName<'_>) -> Option<bool> {
+        let state = lock(&self.crowd).find(who).map(Arc::clone)?;
+        Some(lock(&state.guard).lift())
+    }
+
+    /// Those that have called within the hour or are shut, shut ones first, then by name.
+    pub(crate) fn views(&self, now: Timestamp) -> Vec<CallerView> {
+        let Some(settings) = self.settings.load().volume else { return Vec::new() };
+        let all: Vec<(String, Arc<CallerState>)> =
+            lock(&self.crowd).all().map(|(who, state)| (who.to_string(), Arc::clone(state))).collect();
+        let view = |(name, state): (String, Arc<CallerState>)| {
+            let volume = lock(&state.guard).view(&settings, now);
+            CallerView { name, volume, calls_per_hour: settings.calls_per_hour }
+        };
+        let mut views: Vec<CallerView> = all.into_iter().map(view).collect();
+        views.retain(|view| view.volume.admitted > 0 || view.volume.shut.is_some());
+        views.sort_by(|left, right| {
+            (left.volume.shut.is_none(), &left.name).cmp(&(right.volume.shut.is_none(), &right.name))
+        });
+        views
+    }
+
+    fn enter(&self, who: CallerName<'_>, now: Timestamp) -> Arc<CallerState> {
+        let volume = self.settings.load().volume;
+        let standing = |state: &Arc<CallerState>| {
+            let is_unused = lock(&state.rate).as_ref().is_none_or(|rate| rate.is_unused());
+            let mut guard = lock(&state.guard);
+            match volume {
+                Some(_) if guard.is_shut() => Standing::Kept,
+                Some(settings) if !guard.is_idle(&settings, now) => Standing::Present,
+                _ if is_unused => Standing::Idle,
+                _ => Standing::Present,
+            }
+        };
+        lock(&self.crowd).enter(who, now, Arc::default, standing)
+    }
+}
+
+impl Volume {
+    /// Takes the call out of its guard again: it was refused further in.
+    pub(crate) fn undo(self) {
+        lock(&self.state.guard).undo(&self.settings, self.at);
+    }
+}
+
+impl Runtime {
+    /// Callers that have called within the hour or are shut, shut ones first, then by name. None where there is no volume guard.
+    pub fn callers(&self) -> Vec<CallerView> {
+        self.shared.callers.views(self.shared.now())
+    }
+
+    /// Opens the volume guard of a caller (`key:NAME`, `tenant:NAME` or `local`) and counts its hour anew; says whether it was shut.
+    pub fn lift_caller(&self, name: &str) -> Result<bool, NoSuch> {
+        let lifted = CallerName::parse(name).and_then(|who| self.shared.callers.lift(who));
+        lifted.ok_or_else(|| NoSuch(format!("caller {name:?}")))
+    }
+}

@@ -1,0 +1,32 @@
+//! Another number of slots while calls run: who is in flight stays, who waits gets what it adds. It decides no number.
+
+use std::sync::Arc;
+
+use super::{Compartments, deliver};
+use crate::{
+    policy::{
+        bulkhead::{ClassShare, Guarantees},
+        compartment::needs::CountId,
+    },
+    runtime::core::{Shared, lock},
+};
+
+impl Compartments {
+    /// Another cap of a count and what is kept of it, while calls run. Those who wait get what it adds.
+    pub(crate) fn resize(
+        &self,
+        shared: &Arc<Shared>,
+        count: CountId,
+        cap: u32,
+        kept: impl FnOnce(Vec<ClassShare>) -> Guarantees,
+    ) {
+        let guarantees = kept(self.classes.shares_of(cap));
+        let mut state = lock(&self.state);
+        let granted = state.pool.resize(count, cap, &guarantees, shared.now());
+        self.show_line(&state.pool);
+        drop(state);
+        for granted in granted {
+            deliver(shared, granted);
+        }
+    }
+}

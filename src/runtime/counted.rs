@@ -1,0 +1,214 @@
+//! What an admission counts beside slots: requests a minute of the caller, its feature and the provider, then the caller's volume guard. It
+//! is a value: dropped before everything else was taken, it gives back all of it, so that what is refused further in counts nowhere.
+
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+
+use super::{
+    adaptive,
+    call::CallContext,
+    callers::{CallerSettings, Volume},
+    core::AgentCore,
+    engine::Runtime,
+    handle::AgentHandle,
+    ports::Clock,
+    rates::{Rate, TooMany},
+    refusal::Refusal,
+    settings::ProviderSettings,
+};
+use crate::{
+    model::{clock::Timestamp, name::Name},
+    policy::{
+        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+        shedding::SheddingSettings,
+    },
+};
+
+/// Draws for refused requests are independent of every other use of chance.
+const CHANCE_OF_RATES: u64 = 0x7261_7465;
+/// The caller that tenants are who are counted together.
+const TENANT_OF_STRANGERS: &str = "other";
+
+/// The requests a minute that the configuration gives to features and tiers.
+#[derive(Default)]
+pub(crate) struct RateBook {
+    features: HashMap<Name, Arc<Rate>>,
+    usual_feature: Option<Arc<Rate>>,
+    /// Of the tier of each known tenant.
+    tenants: HashMap<Name, Option<NonZeroU32>>,
+    strangers: Option<(Strangers, NonZeroU32)>,
+}
+
+/// How tenants that are not known are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strangers {
+    Together,
+    Each,
+}
+
+impl RateBook {
+    /// That of other settings; features that were there go on where they stand.
+    pub(crate) fn renewed(&self, settings: &CompartmentSettings, clock: &Arc<dyn Clock>) -> Self {
+        let rate_of = |feature: &FeatureSettings| {
+            let per_minute = NonZeroU32::new(feature.rates.requests_per_minute?)?;
+            let rate = match self.features.get(&feature.name) {
+                Some(rate) if rate.per_minute() == per_minute => Arc::clone(rate),
+                Some(rate) => Arc::new(rate.with_limit(per_minute)),
+                None => Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock))),
+            };
+            Some((feature.name.clone(), rate))
+        };
+        let features: HashMap<Name, Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
+        let usual_feature = match &settings.unknown_feature {
+            UnknownFeature::Is(name) => features.get(name).map(Arc::clone),
+            UnknownFeature::Refused => None,
+        };
+        let limit_of = |tier: &Name| {
+            let tier = settings.tiers.iter().find(|known| known.name == *tier)?;
+            NonZeroU32::new(tier.rates.requests_per_minute?)
+        };
+        let tenants = settings.tenants.iter().map(|tenant| (tenant.name.clone(), limit_of(&tenant.tier))).collect();
+        let strangers = match &settings.unknown_tenant {
+            UnknownTenant::Refused => None,
+            UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
+            UnknownTenant::Own(tier) => limit_of(tier).map(|limit| (Strangers::Each, limit)),
+        };
+        Self { features, usual_feature, tenants, strangers }
+    }
+
+    fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
+        name.and_then(|name| self.features.get(name)).or(self.usual_feature.as_ref())
+    }
+
+    /// The limit of a tenant's tier, and the tenant whose requests are counted.
+    fn tenant<'a>(&self, name: Option<&'a str>) -> Option<(NonZeroU32, Option<&'a str>)> {
+        if let Some(limit) = name.and_then(|name| self.tenants.get(name)) {
+            return limit.map(|limit| (limit, name));
+        }
+        match self.strangers? {
+            (Strangers::Each, limit) if name.is_some() => Some((limit, name)),
+            (_, limit) => Some((limit, Some(TENANT_OF_STRANGERS))),
+        }
+    }
+}
+
+/// What was counted so far.
+#[derive(Default)]
+pub(crate) struct Counted {
+    rates: [Option<Arc<Rate>>; 3],
+    volume: Option<Volume>,
+}
+
+/// Whether the call was counted as a whole before, at another target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallIs {
+    /// It comes from the caller.
+    New,
+    /// It moves on; only the target counts.
+    MovingOn,
+}
+
+impl AgentHandle {
+    /// Takes a request of the caller, its feature and the provider, or none of them.
+    pub(crate) fn count_requests(
+        &self,
+        context: &CallContext,
+        (call_is, id, now): (CallIs, u64, Timestamp),
+    ) -> Result<Counted, Refusal> {
+        let mut counted = Counted::default();
+        let shared = &self.shared;
+        let refused = |too_many: TooMany| {
+            let jitter = shared.chance.fork(CHANCE_OF_RATES).share(id);
+            Refusal::Rate { retry_after: too_many.retry_after(jitter), too_many }
+        };
+        if call_is == CallIs::New {
+            let book = shared.rate_book.load();
+            if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
+                let who = shared.callers.name(context.key_id.as_deref(), tenant);
+                counted.rates[0] = Some(shared.callers.request(who, per_minute, now).map_err(refused)?);
+            }
+            if let Some(rate) = book.feature(context.feature.as_deref()) {
+                rate.take().map_err(refused)?;
+                counted.rates[1] = Some(Arc::clone(rate));
+            }
+        }
+        if let Some(rate) = self.agent.provider.rate.load().as_ref() {
+            rate.take().map_err(refused)?;
+            counted.rates[2] = Some(Arc::clone(rate));
+        }
+        Ok(counted)
+    }
+
+    /// Counts the call in its caller's guard.
+    pub(crate) fn count_volume(
+        &self,
+        context: &CallContext,
+        (call_is, now): (CallIs, Timestamp),
+        counted: &mut Counted,
+    ) -> Result<(), Refusal> {
+        if call_is == CallIs::New {
+            let callers = &self.shared.callers;
+            let who = callers.name(context.key_id.as_deref(), context.tenant.as_deref());
+            counted.volume = callers.admit(who, now).map_err(|shut| Refusal::Volume { shut })?;
+        }
+        Ok(())
+    }
+}
+
+/// Guards as they are configured anew.
+#[derive(Debug, Clone, Copy)]
+pub struct GuardChange<'a> {
+    /// Of callers.
+    pub callers: CallerSettings,
+    /// Requests a minute of features and tiers.
+    pub compartments: &'a CompartmentSettings,
+    /// When which class is refused.
+    pub shedding: &'a SheddingSettings,
+    /// Requests a minute of providers, and the bounds of their adaptive limits. An adaptive limit comes and goes only with a restart.
+    pub providers: &'a [ProviderSettings],
+}
+
+impl Runtime {
+    /// Other guards in place, while calls run. What was counted stays counted, what was learnt stays learnt, who is shut stays shut.
+    pub fn change_guards(&self, change: &GuardChange<'_>) {
+        let shared = &self.shared;
+        shared.callers.change(change.callers);
+        let book = shared.rate_book.load().renewed(change.compartments, &shared.clock);
+        shared.rate_book.store(Arc::new(book));
+        shared.overload.change(change.shedding.clone(), shared.now());
+        let table = shared.agents();
+        for settings in change.providers {
+            let of_provider = |agent: &&Arc<AgentCore>| agent.provider.settings.name == settings.name;
+            let Some(core) = table.agents.iter().find(of_provider).map(|agent| &agent.provider) else { continue };
+            let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
+            let rate = per_minute.map(|per_minute| match core.rate.load_full() {
+                Some(rate) if rate.per_minute() == per_minute => rate,
+                Some(rate) => Arc::new(rate.with_limit(per_minute)),
+                None => {
+                    let of = format!("provider:{}", settings.name).into();
+                    Arc::new(Rate::new(of, per_minute, Arc::clone(&shared.clock)))
+                }
+            });
+            core.rate.store(rate);
+            adaptive::change_bounds(shared, core, settings);
+        }
+    }
+}
+
+impl Counted {
+    /// Everything was taken: what was counted stays so.
+    pub(crate) fn keep(mut self) {
+        self.rates = [None, None, None];
+        self.volume = None;
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        for rate in self.rates.iter().flatten() {
+            rate.give_back();
+        }
+        if let Some(volume) = self.volume.take() {
+            volume.undo();
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What a refused or failed call does next: down the ladder of its agent and feature, until a rung answers. The one way for callers, the
+//! gateway and runs. The first error is kept with the list of what was tried; once part of an answer is out, nothing stands in for it.
+//! Lighter targets are agents of their own, asked like any other, and their own ladders are not walked.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    call::{CallError, CallReply, CallRequest, Degraded, LadderUse, Try},
+    deferred::store::Ticket,
+    fallback::further_request,
+    handle::AgentHandle,
+    ladders::{CallLadder, Notice},
+    metric,
+    relay::Relay,
+    token_count::TokenCounter,
+};
+use crate::{
+    model::{
+        envelope::{Envelope, ErrorCode},
+        reply::Usage,
+        run::{AttemptRecord, Cause},
+    },
+    policy::{
+        fallback::{Content, Elsewhere},
+        ladder::{Ended, Failure, Fault, LighterTarget, Rung, Step, Unfit, failure_of},
+    },
+};
+
+/// A call that has a ladder, before it is made.
+pub(crate) struct Descent {
+    front: AgentHandle,
+    ladder: CallLadder,
+    /// The request as another one gets it.
+    request: CallRequest,
+    whose: Whose,
+}
+
+/// Who is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// A person, or whoever asks for one: a notice is an end.
+    Callers,
+    /// A run's step: what becomes of it without an answer, it says itself.
+    Steps,
+}
+
+/// What was tried, and what became of it.
+struct Story {
+    front: AgentHandle,
+    cause: Cause,
+    first: CallError,
+    tries: Vec<Try>,
+    attempts: Vec<AttemptRecord>,
+    usage: Option<Usage>,
+    spent: Duration,
+}
+
+impl AgentHandle {
+    /// Calls the agent: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard refuses. A refusal or
+    /// failure that the ladder of the agent and the caller's feature answers is answered by it, and says so
+    /// ([`CallReply::degraded`], [`CallError::degraded`]). Dropping the future cancels the call and aborts what is under way upstream.
+    pub async fn call(&self, request: CallRequest) -> Result<CallReply, CallError> {
+        match self.descent(&request) {
+            None => self.call_once(request).await,
+            Some(descent) => match self.call_once(request).await {
+                Ok(reply) => Ok(reply),
+                Err(error) => descent.go(error).await,
+            },
+        }
+    }
+
+    /// The way down that a call has, if it has one.
+    pub(crate) fn descent(&self, request: &CallRequest) -> Option<Descent> {
+        let context = &request.context;
+        let ladders = self.shared.ladders.load();
+        if context.ladder == LadderUse::Never || !ladders.has(self.name(), context.feature.as_deref()) {
+            return None;
+        }
+        Some(self.descend(ladders.of(self.name(), context.feature.as_deref()), request))
+    }
+
+    /// Whether something may stand in for a call of this feature that ended so. A notice alone stands in for nothing.
+    pub(crate) fn may_go_down(&self, feature: Option<&str>, error: &CallError) -> bool {
+        let ladders = self.shared.ladders.load();
+        if !ladders.has(self.name(), feature) {
+            return false;
+        }
+        let failure = failure_of(error.envelope.error_code, ended(error));
+        let found = ladders.of(self.name(), feature);
+        found.ladder.rungs.iter().any(|rule| rule.rung != Rung::Notice && rule.answers(failure))
+    }
+
+    /// The way down that only tries this rung.
+    pub(crate) fn descent_to(&self, rung: Rung, request: &CallRequest) -> Descent {
+        let ladder = self.shared.ladders.load().only(self.name(), request.context.feature.as_deref(), rung);
+        self.descend(ladder, request)
+    }
+
+    fn descend(&self, ladder: CallLadder, request: &CallRequest) -> Descent {
+        let request = further_request(request, self, self.shared.now());
+        Descent { front: self.clone(), ladder, request, whose: Whose::Callers }
+    }
+}
+
+impl Descent {
+    /// The same for a step of a run.
+    pub(crate) fn for_a_step(mut self) -> Self {
+        self.whose = Whose::Steps;
+        self
+    }
+
+    /// Goes down from `first`, the end of the call itself.
+    pub(crate) async fn go(self, first: CallError) -> Result<CallReply, CallError> {
+        let failure = failure_of(first.envelope.error_code, ended(&first));
+        self.go_from(failure, first).await
+    }
+
+    /// Goes down for a cause that was found before, and whose fault it was is settled: the author of a workflow asked for the rung.
+    pub(crate) async fn go_for(self, cause: Cause, first: CallError) -> Result<CallReply, CallError> {
+        self.go_from(Failure { cause, fault: Fault::Place }, first).await
+    }
+
+    async fn go_from(self, failure: Failure, first: CallError) -> Result<CallReply, CallError> {
+        if !self.ladder.ladder.answers(failure) {
+            return Err(first);
+        }
+        let mut story = Story::of(&self.front, failure.cause, first);
+        let mut climb = self.ladder.ladder.climb(self.front.name(), failure);
+        let mut said = 0;
+        loop {
+            let step = climb.next(|target| self.unfit(target));
+            for (agent, why) in climb.passed_over().iter().skip(said) {
+                story.passed_over(agent.as_str(), *why);
+            }
+            said = climb.passed_over().len();
+            let Some(step) = step else { break };
+            match step {
+                Step::Ask(target) => match self.ask(target).await {
+                    Ok(reply) => return Ok(story.answered(reply)),
+                    Err(error) => {
+                        let is_over = error.content == Content::Passed;
+                        story.add(error);
+                        if is_over {
+                            break;
+                        }
+                    }
+                },
+                Step::Defer => match self.put_off(&story).await {
+                    Ok(ticket) => return Err(story.put_off(&ticket)),
+                    Err(refused) => story.tried("deferred", &refused, None),
+                },
+                Step::Default => {
+                    // Somebody else's request has a shape of its own, which no stated value has.
+                    if let Some(value) = self.ladder.default.as_ref().filter(|_| self.request.relay.is_none()) {
+                        return Ok(story.replaced((**value).clone()));
+                    }
+                }
+                Step::Notice if self.whose == Whose::Steps => story.tell(self.ladder.notice.as_deref()),
+                Step::Notice => return Err(story.noticed(self.ladder.notice.as_deref())),
+            }
+        }
+        Err(story.ended())
+    }
+
+    /// Why a lighter target cannot be asked.
+    fn unfit(&self, target: &LighterTarget) -> Option<Unfit> {
+        let Some(agent) = self.front.shared.agent(target.agent.as_str()) else { return Some(Unfit::NotThere) };
+        if self.request.relay.is_some() && !agent.backend.relays() {
+            return Some(Unfit::NotThere);
+        }
+        target.unfit(target.context_tokens.and_then(|_| self.tokens()))
+    }
+
+    /// About so many tokens the request has; pictures and other bytes in it are not counted.
+    fn tokens(&self) -> Option<u64> {
+        let read = |relay: &Relay| serde_json::from_str::<Value>(relay.body.as_str()).ok();
+        let of_relay = self.request.relay.as_ref().map(read);
+        match of_relay {
+            Some(body) => body.as_ref().map(tokens_of),
+            None => Some(tokens_of(&self.request.input)),
+        }
+    }
+
+    async fn ask(&self, target: &LighterTarget) -> Result<CallReply, CallError> {
+        let shared = &self.front.shared;
+        let Some(agent) = shared.agent(target.agent.as_str()) else {
+            let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", target.agent));
+            return Err(CallError::refused(gone));
+        };
+        let handle = AgentHandle { shared: Arc::clone(shared), agent };
+        let mut request = self.request.clone();
+        if let Some(relay) = &mut request.relay {
+            relay.fallback = Some(Arc::clone(&handle.agent.target));
+            relay.degraded = Some(Rung::Lighter);
+        }
+        handle.call_once(request).await
+    }
+
+    async fn put_off(&self, story: &Story) -> Result<Ticket, Envelope> {
+        let Some(queue) = &self.front.shared.deferred else {
+            return Err(Envelope::new(ErrorCode::Internal, "there is no journal here to keep a call in"));
+        };
+        queue.put_off(&self.front, &self.request, story.cause, &story.first.envelope).await
+    }
+}
+
+fn tokens_of(value: &Value) -> u64 {
+    match value {
+        Value::String(text) if text.starts_with("data:") => 0,
+        Value::String(text) => TokenCounter::Letters.count(text),
+        Value::Array(items) => items.iter().map(tokens_of).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, field)| TokenCounter::Letters.count(key) + tokens_of(field)).sum()
+        }
+        Value::Number(_) | Value::Bool(_) | Value::Null => 1,
+    }
+}
+
+/// What an error says of its call to the table of failures.
+fn ended(error: &CallError) -> Ended {
+    let by_us = error.nothing_sent && error.target.is_none() && error.elsewhere == Elsewhere::MayNot;
+    if by_us { Ended::Refused } else { Ended::Failed(error.elsewhere) }
+}
+
+impl Story {
+    fn of(front: &AgentHandle, cause: Cause, mut first: CallError) -> Self {
+        let attempts = std::mem::take(&mut first.attempts);
+        let tries = std::mem::take(&mut first.tries);
+        let (usage, spent) = (first.usage, first.spent);
+        let mut story = Self { front: front.clone(), cause, first, tries, attempts, usage, spent };
+        if story.tries.is_empty() {
+            let status = story.attempts.last().and_then(|attempt| attempt.status);
+            let envelope = story.first.envelope.clone();
+            story.tried(&Arc::clone(&front.agent.target), &envelope, status);
+        }
+        story
+    }
+
+    fn tried(&mut self, target: &str, envelope: &Envelope, status: Option<u16>) {
+        self.tries.push(Try {
+            target: target.into(),
+            error_code: envelope.error_code,
+            status,
+            message: envelope.message.clone(),
+            retry_after: envelope.retry_after,
+        });
+    }
+
+    fn passed_over(&mut self, agent: &str, why: Unfit) {
+        let code = match why {
+            Unfit::ContextTooSmall => ErrorCode::TokenRequestTooLarge,
+            Unfit::WouldEvict => ErrorCode::AgentWarming,
+            Unfit::NotThere => ErrorCode::NotFound,
+        };
+        self.tried(agent, &Envelope::new(code, format!("not asked: {}", why.as_str())), None);
+    }
+
+    /// A lighter target did not answer.
+    fn add(&mut self, mut error: CallError) {
+        if error.tries.is_empty() {
+            let target = error.target.clone().unwrap_or_else(|| error.envelope.agent.as_deref().unwrap_or("").into());
+            let status = error.attempts.last().and_then(|attempt| attempt.status);
+            self.tried(&target, &error.envelope, status);
+        }
+        self.tries.append(&mut error.tries);
+        self.spend(&mut error.attempts, error.usage, error.spent);
+    }
+
+    fn spend(&mut self, attempts: &mut Vec<AttemptRecord>, usage: Option<Usage>, spent: Duration) {
+        self.attempts.append(attempts);
+        self.usage = self.usage.into_iter().chain(usage).reduce(Usage::plus);
+        self.spent = self.spent.saturating_add(spent);
+    }
+
+    fn degraded(&self, action: Rung) -> Option<Box<Degraded>> {
+        let word = metrics::Label::from_static_parts;
+        let agent = metrics::Label::new("agent", self.front.name().as_str().to_owned());
+        let labels = vec![agent, word("action", action.as_str()), word("cause", self.cause.as_str())];
+        metric::count(metric::DEGRADED, labels, 1);
+        Some(Box::new(Degraded { cause: self.cause, action, error: (*self.first.envelope).clone() }))
+    }
+
+    /// A lighter target answered.
+    fn answered(mut self, mut reply: CallReply) -> CallReply {
+        self.tries.append(&mut reply.tries);
+        self.spend(&mut reply.attempts, reply.usage, reply.spent);
+        CallReply {
+            degraded: self.degraded(Rung::Lighter),
+            attempts: self.attempts,
+            usage: self.usage,
+            spent: self.spent,
+            fallback: Some(Arc::clone(&reply.target)),
+            tries: self.tries,
+            ..reply
+        }
+    }
+
+    /// The stated value answers.
+    fn replaced(self, output: Value) -> CallReply {
+        let shared = &self.front.shared;
+        let call_id = self.first.call_id.clone().unwrap_or_else(|| shared.call_id(shared.now()));
+        CallReply {
+            degraded: self.degraded(Rung::Default),
+            output,
+            usage: self.usage,
+            finish_reason: None,
+            attempts: self.attempts,
+            call_id,
+            spent: self.spent,
+            target: Arc::clone(&self.front.agent.target),
+            fallback: None,
+            tries: self.tries,
+        }
+    }
+
+    /// The call is made later. Whoever asks again at once would only have it made twice.
+    fn put_off(self, ticket: &Ticket) -> CallError {
+        let degraded = self.degraded(Rung::Deferred);
+        let mut error = self.ended();
+        error.envelope.details.insert("deferred".to_owned(), json!(ticket));
+        CallError { degraded, deferred: Some(Box::new(ticket.clone())), exhausted: true, ..error }
+    }
+
+    /// Gives the first error a text that a person can do something with.
+    fn tell(&mut self, notice: Option<&Notice>) {
+        if let Some(notice) = notice {
+            notice.put_into(&mut self.first.envelope);
+        }
+    }
+
+    /// The error as a notice.
+    fn noticed(mut self, notice: Option<&Notice>) -> CallError {
+        self.tell(notice);
+        let degraded = self.degraded(Rung::Notice);
+        CallError { degraded, ..self.ended() }
+    }
+
+    /// The first error, which no later one hides.
+    fn ended(self) -> CallError {
+        let mut error = self.first;
+        if self.tries.len() > 1 {
+            error.envelope.details.insert("attempts".to_owned(), self.attempts.len().into());
+            error.envelope.details.insert("tries".to_owned(), json!(self.tries));
+        }
+        CallError { attempts: self.attempts, usage: self.usage, spent: self.spent, tries: self.tries, ..error }
+    }
+}

@@ -1,0 +1,297 @@
+//! Requests a minute: a limiter of `governor` on the runtime's own clock. So many pass at once, and then one each time as a further one is
+//! due. What is refused further in gives its request back: the library has no way to do so, but where it keeps its state is ours to say.
+//! It refuses; it never waits, and never counts in flight.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use governor::{
+    Quota, RateLimiter, clock,
+    middleware::NoOpMiddleware,
+    nanos::Nanos,
+    state::{NotKeyed, StateStore},
+};
+
+use super::ports::Clock;
+use crate::model::clock::Timestamp;
+
+/// A refused caller is told to stay away for at least this long.
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// Nobody is told to wait longer: a request is due each minute at least.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// Those who are refused come back spread over this share of the wait, else all would come for the one request that is free.
+const RETRY_AFTER_SPREAD: f64 = 0.25;
+/// A wait this long is told to operators, once until somebody passes again: such a limit is hardly meant so.
+const LONG_WAIT: Duration = Duration::from_secs(30);
+
+/// The runtime's clock, as the library asks for it.
+#[derive(Clone)]
+struct PortClock(Arc<dyn Clock>);
+
+impl clock::Clock for PortClock {
+    type Instant = Nanos;
+
+    fn now(&self) -> Nanos {
+        Nanos::from(self.0.now().nanoseconds())
+    }
+}
+
+/// When all requests that passed so far are made up for, in nanoseconds since the limiter's start; 0 = none passed.
+#[derive(Clone, Default)]
+struct MadeUpAt(Arc<AtomicU64>);
+
+impl StateStore for MadeUpAt {
+    type Key = NotKeyed;
+
+    fn measure_and_replace<T, F, E>(&self, _: &NotKeyed, decide: F) -> Result<T, E>
+    where
+        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
+    {
+        let mut before = self.0.load(Ordering::Acquire);
+        loop {
+            let (result, after) = decide(Some(before).filter(|at| *at > 0).map(Nanos::from))?;
+            match self.0.compare_exchange_weak(before, after.as_u64(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return Ok(result),
+                Err(other) => before = other,
+            }
+        }
+    }
+}
+
+/// No request is free now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TooMany {
+    /// Whose requests they are: `caller`, `feature:NAME`, `provider:NAME`.
+    pub(crate) of: Arc<str>,
+    /// Until the next one is.
+    pub(crate) wait: Duration,
+    /// The limit.
+    pub(crate) per_minute: NonZeroU32,
+}
+
+impl TooMany {
+    /// What a refused caller is told; `jitter` is at least 0 and below 1.
+    pub(crate) fn retry_after(&self, jitter: f64) -> Duration {
+        self.wait.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX).mul_f64(1.0 + RETRY_AFTER_SPREAD * jitter)
+    }
+}
+
+/// One limit of requests a minute.
+pub(crate) struct Rate {
+    of: Arc<str>,
+    per_minute: NonZeroU32,
+    limiter: RateLimiter<NotKeyed, MadeUpAt, PortClock, NoOpMiddleware<Nanos>>,
+    made_up_at: MadeUpAt,
+    /// What one request takes to be made up for, in nanoseconds.
+    each: u64,
+    /// Whether a long wait was told since the last request that passed.
+    told: AtomicBool,
+    clock: Arc<dyn Clock>,
+    started: Timestamp,
+}
+
+impl std::fmt::Debug for Rate {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Rate")
+            .field("of", &self.of)
+            .field("per_minute", &self.per_minute)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Rate {
+    /// So many a minute of what is named so, all of them free.
+    pub(crate) fn new(of: Arc<str>, per_minute: NonZeroU32, clock: Arc<dyn Clock>) -> Self {
+        let quota = Quota::per_minute(per_minute);
+        let made_up_at = MadeUpAt::default();
+        let each = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
+        let port = PortClock(Arc::clone(&clock));
+        let started = clock.now();
+        let limiter = RateLimiter::new(quota, made_up_at.clone(), port);
+        Self { of, per_minute, limiter, made_up_at, each, told: AtomicBool::new(false), clock, started }
+    }
+
+    /// Another limit, of which as many requests are used as of this one.
+    pub(crate) fn with_limit(&self, per_minute: NonZeroU32) -> Self {
+        let other = Self::new(Arc::clone(&self.of), per_minute, Arc::clone(&self.clock));
+        let now = other.started.since(self.started);
+        let left = self.made_up_at.0.load(Ordering::Acquire).saturating_sub(nanoseconds(now));
+        let used = (left / self.each.max(1)).min(u64::from(per_minute.get()));
+        let offset = nanoseconds(self.clock.now().since(other.started));
+        let at = if used == 0 { 0 } else { offset.saturating_add(used.saturating_mul(other.each)) };
+        other.made_up_at.0.store(at, Ordering::Release);
+        other
+    }
+
+    /// The limit.
+    pub(crate) fn per_minute(&self) -> NonZeroU32 {
+        self.per_minute
+    }
+
+    /// Whether all its requests are free: nothing would be lost with it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.made_up_at.0.load(Ordering::Acquire) <= nanoseconds(self.clock.now().since(self.started))
+    }
+
+    /// Lets a request pass, or says when the next one may.
+    pub(crate) fn take(&self) -> Result<(), TooMany> {
+        let Err(not_until) = self.limiter.check() else {
+            self.told.store(false, Ordering::Relaxed);
+            return Ok(());
+        };
+        let now = Nanos::from(self.clock.now().nanoseconds());
+        let wait = not_until.wait_time_from(now).min(RETRY_AFTER_MAX);
+        if wait >= LONG_WAIT && !self.told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(limit = %self.of, per_minute = self.per_minute, wait_s = wait.as_secs_f64(), "requests wait long");
+        }
+        Err(TooMany { of: Arc::clone(&self.of), wait, per_minute: self.per_minute })
+    }
+
+    /// Gives back the request that was let pass a moment ago: it was refused further in, as if it had never been asked for. Only for
+    /// what was taken in the same admission: after a minute there is nothing left to give back.
+    pub(crate) fn give_back(&self) {
+        // What it is less than zero by was made up for before; then all are free anyway.
+        let back = |at: u64| Some(at.saturating_sub(self.each));
+        let _ = self.made_up_at.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::runtime::core::lock;
+
+    /// A clock that is set.
+    #[derive(Default)]
+    struct Set(Mutex<Timestamp>);
+
+    impl Clock for Set {
+        fn now(&self) -> Timestamp {
+            *lock(&self.0)
+        }
+
+        fn unix_ms(&self, at: Timestamp) -> u64 {
+            at.millis()
+        }
+    }
+
+    fn limit(per_minute: u32) -> NonZeroU32 {
+        NonZeroU32::new(per_minute).unwrap()
+    }
+
+    fn rate(per_minute: u32) -> (Rate, Arc<Set>) {
+        let clock = Arc::new(Set::default());
+        *lock(&clock.0) = Timestamp::from_millis(1_796_000_000_000);
+        (Rate::new("test".into(), limit(per_minute), Arc::clone(&clock) as Arc<dyn Clock>), clock)
+    }
+
+    fn go(clock: &Set, time: Duration) {
+        let mut now = lock(&clock.0);
+        *now = now.after(time);
+    }
+
+    fn passes(rate: &Rate) -> bool {
+        rate.take().is_ok()
+    }
+
+    #[test]
+    fn so_many_at_once_and_then_as_they_are_due() {
+        let (rate, clock) = rate(60);
+        assert!((0..60).all(|_| passes(&rate)));
+        let refused = TooMany { of: "test".into(), wait: Duration::from_secs(1), per_minute: limit(60) };
+        assert_eq!(rate.take(), Err(refused));
+        go(&clock, Duration::from_millis(999));
+        assert!(!passes(&rate));
+        go(&clock, Duration::from_millis(1));
+        assert!(passes(&rate) && !passes(&rate));
+        go(&clock, Duration::from_secs(60));
+        assert_eq!((0..100).filter(|_| passes(&rate)).count(), 60);
+    }
+
+    #[test]
+    fn one_a_minute_is_one_a_minute_and_no_wait_is_longer() {
+        let (rate, clock) = rate(1);
+        for _ in 0..3 {
+            assert!(passes(&rate));
+            let refused = rate.take().unwrap_err();
+            assert_eq!(refused.wait, Duration::from_secs(60));
+            for jitter in [0.0, 0.5, 0.999] {
+                assert!((60.0..=75.0).contains(&refused.retry_after(jitter).as_secs_f64()));
+            }
+            go(&clock, Duration::from_secs(60));
+        }
+        let soon = TooMany { of: "test".into(), wait: Duration::from_millis(3), per_minute: limit(20_000) };
+        assert_eq!(soon.retry_after(0.0), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn what_is_given_back_was_never_asked_for() {
+        let (rate, clock) = rate(1);
+        for _ in 0..1_000 {
+            assert!(passes(&rate), "all those before it were refused further in");
+            rate.give_back();
+            go(&clock, Duration::from_millis(10));
+        }
+        rate.give_back();
+        assert!(passes(&rate) && !passes(&rate), "nothing given back twice makes two of one");
+    }
+
+    #[test]
+    fn another_limit_begins_where_this_one_stands() {
+        let (rate, clock) = rate(60);
+        assert!((0..30).all(|_| passes(&rate)));
+        go(&clock, Duration::from_secs(10));
+        for (per_minute, free) in [(120, 100), (30, 10), (10, 0)] {
+            let other = rate.with_limit(limit(per_minute));
+            let passed = (0..200).filter(|_| passes(&other)).count();
+            assert!(passed.abs_diff(free) <= 1, "{per_minute}: {passed}");
+        }
+    }
+
+    proptest! {
+        /// However requests come and are given back: between any two of them not more passed than the limit at once and what became due
+        /// meanwhile; and whoever was told to wait passes after that.
+        #[test]
+        fn no_span_holds_more_than_its_share(
+            per_minute in 1_u32..50,
+            steps in prop::collection::vec((0_u64..4_000, 0_u8..4), 1..200),
+        ) {
+            let (rate, clock) = rate(per_minute);
+            let (mut passed, mut now): (Vec<u64>, u64) = (Vec::new(), 0);
+            for (wait, act) in steps {
+                now += wait;
+                go(&clock, Duration::from_millis(wait));
+                match rate.take() {
+                    Ok(()) if act == 0 => rate.give_back(),
+                    Ok(()) => passed.push(now),
+                    Err(refused) => {
+                        prop_assert!(refused.wait <= Duration::from_secs(60));
+                        let ahead = rate.with_limit(limit(per_minute));
+                        prop_assert!(!refused.wait.is_zero() || passes(&ahead));
+                    }
+                }
+            }
+            for (first, begins) in passed.iter().enumerate() {
+                for (last, ends) in passed.iter().enumerate().skip(first) {
+                    let due = f64::from(per_minute) * (1.0 + (ends - begins) as f64 / 60_000.0) + 1e-6;
+                    prop_assert!((last - first + 1) as f64 <= due, "{} from {begins} to {ends}", last - first + 1);
+                }
+            }
+        }
+    }
+}

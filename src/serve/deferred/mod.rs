@@ -1,0 +1,3 @@
+//! Calls that were put off, over HTTP.
+
+pub mod routes;

@@ -1,0 +1,320 @@
+//! `[agents.X.ladder]` and `[features.F.ladder]`: what a refused or failed call tries next. Reads them; who a lighter target is, is
+//! settled once all agents and providers are read (`lighter`).
+
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use super::{
+    node::{Node, Table, Value, key_path},
+    problem::{Origin, Problem},
+    reader::Reader,
+    report::Report,
+};
+use crate::{
+    model::{name::Name, run::Cause},
+    policy::ladder::{Rung, RungRule},
+    runtime::{
+        ladders::{LadderSettings, Notice},
+        settings::SLOTS_MAX,
+    },
+};
+
+/// The most lighter targets of an agent.
+pub const LIGHTER_MAX: usize = 8;
+/// The longest notice, in bytes.
+pub const NOTICE_BYTES_MAX: usize = 2 * 1024;
+/// The largest default, in bytes of its JSON.
+pub const DEFAULT_BYTES_MAX: usize = 64 * 1024;
+/// The largest window of a model, in tokens.
+const CONTEXT_TOKENS_MAX: u64 = 100_000_000;
+/// What an entry of `rungs` may say.
+const RUNG_KEYS: [&str; 2] = ["rung", "causes"];
+/// What an entry of `lighter` may say.
+const LIGHTER_KEYS: [&str; 3] = ["target", "context_tokens", "slots"];
+
+/// A ladder as configured.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ReadLadder {
+    /// All but who takes a call over.
+    pub settings: LadderSettings,
+    /// Who takes a call over.
+    pub(super) lighter: Vec<ReadLighter>,
+    /// Where the table stands; `None` = there is none.
+    pub(super) place: Option<Origin>,
+}
+
+/// A lighter target as configured.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ReadLighter {
+    pub(super) key: String,
+    pub(super) origin: Origin,
+    pub(super) text: String,
+    pub(super) context_tokens: Option<u64>,
+    pub(super) slots: Option<u32>,
+}
+
+/// Whose ladder it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LadderOf {
+    Agent,
+    Feature,
+}
+
+/// Reads a ladder's table.
+pub(super) fn read_ladder(mut reader: Reader<'_, '_>, of: LadderOf, given: bool) -> ReadLadder {
+    if !given {
+        return ReadLadder::default();
+    }
+    let rungs = read_rungs(&mut reader);
+    let lighter = match of {
+        LadderOf::Agent => read_lighter(&mut reader),
+        LadderOf::Feature => {
+            let rule = "is each agent's own: set agents.X.ladder.lighter";
+            reader.unfit(&["lighter", "context_tokens", "slots"], rule);
+            Vec::new()
+        }
+    };
+    let default = read_default(&mut reader);
+    let notice = read_notice(&mut reader);
+    let has = |rung: Rung| rungs.iter().any(|rule| rule.rung == rung);
+    if of == LadderOf::Agent {
+        if has(Rung::Lighter) && lighter.is_empty() && !reader.is_given("lighter") {
+            reader.refuse("rungs", "has \"lighter\", but no lighter target is set (lighter = \"provider/model\")");
+        }
+        if has(Rung::Default) && default.is_none() && !reader.is_given("default") {
+            reader.refuse("rungs", "has \"default\", but no default is set");
+        }
+    }
+    let place = Some(reader.place.clone());
+    reader.finish(&[]);
+    ReadLadder { settings: LadderSettings { rungs, lighter: Vec::new(), default, notice }, lighter, place }
+}
+
+/// The agents that other agents' ladders name: they are there though nothing else asks for them.
+pub(super) fn named_in_ladders(agents: &Table) -> Vec<String> {
+    fn texts(node: &Node, found: &mut Vec<String>) {
+        match &node.value {
+            Value::Text(text) => found.extend(text.strip_prefix("agent:").map(str::to_owned)),
+            Value::List(list) => list.iter().for_each(|entry| texts(entry, found)),
+            Value::Table(table) => table.get("target").into_iter().for_each(|target| texts(target, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    let ladders = agents.values().filter_map(|agent| agent.as_table()?.get("ladder")?.as_table());
+    for lighter in ladders.filter_map(|ladder| ladder.get("lighter")) {
+        texts(lighter, &mut found);
+    }
+    found
+}
+
+/// Reads the ladders of features, where the file has any; the rest of a feature is read elsewhere.
+pub(super) fn read_feature_ladders(root: &Table, report: &mut Report) -> Vec<(Name, ReadLadder)> {
+    let features = root.get("features").and_then(Node::as_table);
+    let mut found = Vec::new();
+    for (name, node) in features.into_iter().flatten() {
+        let (Ok(name), Some(table)) = (Name::try_new(name), node.as_table()) else { continue };
+        let path = key_path("features", name.as_str());
+        let mut reader = Reader::new(table, node.origin.clone(), &path, "", report);
+        let given = reader.is_given("ladder");
+        if given {
+            let ladder = read_ladder(reader.table("ladder"), LadderOf::Feature, given);
+            found.push((name, ladder));
+        }
+    }
+    found
+}
+
+fn read_rungs(reader: &mut Reader<'_, '_>) -> Vec<RungRule> {
+    let Some(node) = reader.node("rungs") else {
+        reader.refuse("rungs", "must be set: a list of lighter, deferred, default, notice");
+        return Vec::new();
+    };
+    let Value::List(entries) = &node.value else {
+        reader.refuse("rungs", "must be a list, as in [\"lighter\", \"deferred\", \"notice\"]");
+        return Vec::new();
+    };
+    let path = reader.full_key("rungs");
+    let mut rules: Vec<RungRule> = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let key = format!("{path}[{index}]");
+        let problem = |rule: String| Problem {
+            origin: entry.origin.clone(),
+            key: key.clone(),
+            value: Some(entry.shown(&key)),
+            rule,
+        };
+        match rung_of(entry) {
+            Ok(rule) if rules.iter().any(|known| known.rung == rule.rung) => {
+                reader.report.problems.push(problem("stands there twice".to_owned()));
+            }
+            Ok(rule) => rules.push(rule),
+            Err(rule) => reader.report.problems.push(problem(rule)),
+        }
+    }
+    let words: Vec<&str> = rules.iter().map(|rule| rule.rung.as_str()).collect();
+    reader.explain("rungs", words.join(", "));
+    rules
+}
+
+fn rung_of(entry: &Node) -> Result<RungRule, String> {
+    let words = Rung::ALL.map(Rung::as_str).join(", ");
+    let word_of = |node: &Node| match &node.value {
+        Value::Text(text) => Rung::ALL.into_iter().find(|rung| rung.as_str() == text),
+        _ => None,
+    };
+    let Some(table) = entry.as_table() else {
+        return word_of(entry).map(RungRule::of).ok_or_else(|| format!("must be one of {words}"));
+    };
+    if let Some(strange) = table.keys().find(|key| !RUNG_KEYS.contains(&key.as_str())) {
+        return Err(format!("has the unknown key `{strange}`; it knows rung and causes"));
+    }
+    let rung = table.get("rung").and_then(word_of).ok_or_else(|| format!("must have rung = one of {words}"))?;
+    let Some(causes) = table.get("causes") else { return Ok(RungRule::of(rung)) };
+    let Value::List(list) = &causes.value else { return Err("must have causes = a list of words".to_owned()) };
+    let mut found = Vec::new();
+    for cause in list {
+        let known = |word: &str| Cause::ALL.into_iter().find(|cause| cause.as_str() == word);
+        let cause = match &cause.value {
+            Value::Text(word) => known(word),
+            _ => None,
+        };
+        let known = Cause::ALL.map(Cause::as_str).join(", ");
+        let cause = cause.ok_or_else(|| format!("must have causes of {known}"))?;
+        if !rung.can_answer(cause) {
+            return Err(format!("cannot answer the cause {}", cause.as_str()));
+        }
+        found.push(cause);
+    }
+    if found.is_empty() {
+        return Err("must have at least one cause, or none named for all".to_owned());
+    }
+    Ok(RungRule { rung, causes: Some(found) })
+}
+
+fn read_lighter(reader: &mut Reader<'_, '_>) -> Vec<ReadLighter> {
+    let context_tokens = reader.whole("context_tokens", 1, CONTEXT_TOKENS_MAX);
+    let slots = reader.whole("slots", 1, u64::from(SLOTS_MAX)).and_then(|slots| u32::try_from(slots).ok());
+    let Some(node) = reader.node("lighter") else {
+        reader.unfit(&["context_tokens", "slots"], "is only used with lighter");
+        return Vec::new();
+    };
+    let path = reader.full_key("lighter");
+    let several = |key: &str, list: &[Node]| list.iter().enumerate().map(|(at, _)| format!("{key}[{at}]")).collect();
+    let (keys, entries): (Vec<String>, &[Node]) = match &node.value {
+        Value::List(list) => (several(&path, list), list),
+        _ => (vec![path.clone()], std::slice::from_ref(node)),
+    };
+    if entries.is_empty() || entries.len() > LIGHTER_MAX {
+        reader.refuse("lighter", format!("must be 1 to {LIGHTER_MAX} targets"));
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (key, entry) in keys.into_iter().zip(entries) {
+        match lighter_of(&key, entry) {
+            Ok(read) => found.push(ReadLighter {
+                context_tokens: read.context_tokens.or(context_tokens),
+                slots: read.slots.or(slots),
+                ..read
+            }),
+            Err(rule) => {
+                let value = Some(entry.shown(&key));
+                reader.report.problems.push(Problem { origin: entry.origin.clone(), key, value, rule });
+            }
+        }
+    }
+    let texts: Vec<&str> = found.iter().map(|read| read.text.as_str()).collect();
+    reader.explain("lighter", texts.join(", "));
+    found
+}
+
+fn lighter_of(key: &str, entry: &Node) -> Result<ReadLighter, String> {
+    let shape = || "must be \"provider/model\", \"agent:NAME\" or { target, context_tokens, slots }".to_owned();
+    let text_of = |node: &Node| match &node.value {
+        Value::Text(text) if !text.is_empty() => Some(text.clone()),
+        _ => None,
+    };
+    let read = |text, context_tokens, slots| ReadLighter {
+        key: key.to_owned(),
+        origin: entry.origin.clone(),
+        text,
+        context_tokens,
+        slots,
+    };
+    let Some(table) = entry.as_table() else {
+        return text_of(entry).map(|text| read(text, None, None)).ok_or_else(shape);
+    };
+    if table.keys().any(|known| !LIGHTER_KEYS.contains(&known.as_str())) {
+        return Err(shape());
+    }
+    let number = |key: &str, max: u64| match table.get(key).map(|node| &node.value) {
+        None => Ok(None),
+        Some(Value::Integer(number)) => match u64::try_from(*number) {
+            Ok(number) if (1..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(format!("must have {key} from 1 to {max}")),
+        },
+        Some(_) => Err(format!("must have {key} from 1 to {max}")),
+    };
+    let text = table.get("target").and_then(text_of).ok_or_else(shape)?;
+    let slots = number("slots", u64::from(SLOTS_MAX))?.and_then(|slots| u32::try_from(slots).ok());
+    Ok(read(text, number("context_tokens", CONTEXT_TOKENS_MAX)?, slots))
+}
+
+fn read_default(reader: &mut Reader<'_, '_>) -> Option<Arc<Json>> {
+    let node = reader.node("default")?;
+    let Some(value) = json_of(node) else {
+        reader.refuse("default", "must be a value that JSON has: no dates, no endless numbers");
+        return None;
+    };
+    let bytes = value.to_string().len();
+    if bytes > DEFAULT_BYTES_MAX {
+        reader.refuse("default", format!("has {bytes} bytes of JSON, at most {DEFAULT_BYTES_MAX} are allowed"));
+        return None;
+    }
+    reader.explain("default", value.to_string());
+    Some(Arc::new(value))
+}
+
+fn json_of(node: &Node) -> Option<Json> {
+    Some(match &node.value {
+        Value::Text(text) => Json::from(text.as_str()),
+        Value::Integer(number) => Json::from(*number),
+        Value::Number(number) => Json::Number(serde_json::Number::from_f64(*number)?),
+        Value::Boolean(truth) => Json::from(*truth),
+        Value::List(list) => Json::Array(list.iter().map(json_of).collect::<Option<_>>()?),
+        Value::Table(table) => {
+            let field = |(key, node): (&String, &Node)| Some((key.clone(), json_of(node)?));
+            Json::Object(table.iter().map(field).collect::<Option<_>>()?)
+        }
+        Value::Other(_) => return None,
+    })
+}
+
+fn read_notice(reader: &mut Reader<'_, '_>) -> Option<Arc<Notice>> {
+    let node = reader.node("notice")?;
+    let text = |node: &Node| match &node.value {
+        Value::Text(text) if (1..=NOTICE_BYTES_MAX).contains(&text.trim().len()) => Some(text.clone()),
+        _ => None,
+    };
+    let notice = match node.as_table() {
+        None => text(node).map(|text| Notice { ko: None, en: Some(text) }),
+        Some(table) if !table.is_empty() && table.keys().all(|key| key == "ko" || key == "en") => {
+            let (ko, en) = (table.get("ko").map(text), table.get("en").map(text));
+            match (ko, en) {
+                (Some(None), _) | (_, Some(None)) => None,
+                (ko, en) => Some(Notice { ko: ko.flatten(), en: en.flatten() }),
+            }
+        }
+        Some(_) => None,
+    };
+    match &notice {
+        Some(notice) => reader.explain("notice", notice.en.as_deref().or(notice.ko.as_deref()).unwrap_or_default()),
+        None => {
+            let rule =
+                format!("must be a text, or {{ ko = \"...\", en = \"...\" }}, of 1 to {NOTICE_BYTES_MAX} bytes each");
+            reader.refuse("notice", rule);
+        }
+    }
+    notice.map(Arc::new)
+}

@@ -1,0 +1,391 @@
+//! The ladder over real actors: what stands in for a refused or failed call, and what is left of it. The rules are tested where they
+//! stand (`policy/ladder`).
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+use watertight::{
+    model::{envelope::ErrorCode, facts::Ending, run::Cause},
+    policy::ladder::{Effect, LighterTarget, Rung, RungRule},
+    runtime::{
+        builder::StartError,
+        call::{CallContext, CallError, CallReply, CallRequest, LadderUse},
+        deferred::{
+            settings::{DeferredSettings, PushSettings},
+            store::{DeferredStatus, DeliveryStatus, QueueBounds},
+        },
+        engine::Runtime,
+        ladders::{LadderSettings, Ladders, Notice},
+        ports::TokioClock,
+        settings::AgentSettings,
+        supervisor::BreakerAct,
+    },
+};
+
+use crate::{
+    fake_queue::{FakePush, FakeQueue},
+    kit::{Answer, Scripted, agent, builder, call, code, name, pass, provider, settle},
+    support::{call_with, s},
+};
+
+fn rungs(rungs: &[Rung]) -> Vec<RungRule> {
+    rungs.iter().copied().map(RungRule::of).collect()
+}
+
+fn lighter(agent: &str) -> LighterTarget {
+    LighterTarget { agent: name(agent), context_tokens: None, effect: Effect::None }
+}
+
+/// A ladder with everything on it.
+fn whole(on: &[Rung]) -> LadderSettings {
+    LadderSettings {
+        rungs: rungs(on),
+        lighter: vec![lighter("small"), lighter("tiny")],
+        default: Some(Arc::new(json!({ "text": "stated" }))),
+        notice: Some(Arc::new(Notice { ko: Some("잠시 쉬어 갑니다".into()), en: Some("Back soon".into()) })),
+    }
+}
+
+fn of_draft(ladder: LadderSettings) -> Ladders {
+    Ladders { agents: [(name("draft"), ladder)].into(), features: HashMap::new() }
+}
+
+struct World {
+    runtime: Runtime,
+    draft: Arc<Scripted>,
+    small: Arc<Scripted>,
+    tiny: Arc<Scripted>,
+}
+
+/// `draft` with `small` and `tiny` to stand in for it, each on a provider of its own.
+async fn world_with(
+    ladders: Ladders,
+    draft: AgentSettings,
+    queue: Option<(Arc<FakeQueue>, DeferredSettings, Option<Arc<FakePush>>)>,
+) -> World {
+    let [main, small, tiny] = [(), (), ()].map(|()| Scripted::always(Answer::Good));
+    let mut builder = builder()
+        .clock(Arc::new(TokioClock::since_unix_epoch()))
+        .provider(provider("a"))
+        .provider(provider("b"))
+        .provider(provider("c"))
+        .agent(draft, main.clone())
+        .agent(agent("small", "b"), small.clone())
+        .agent(agent("tiny", "c"), tiny.clone())
+        .ladders(ladders);
+    if let Some((store, settings, push)) = queue {
+        builder = builder.deferred(store, settings, push.map(|push| push as Arc<_>));
+    }
+    World { runtime: builder.start().await.unwrap(), draft: main, small, tiny }
+}
+
+async fn world(ladder: LadderSettings) -> World {
+    world_with(of_draft(ladder), agent("draft", "a"), None).await
+}
+
+fn action(result: &Result<CallReply, CallError>) -> Option<(Cause, Rung)> {
+    let degraded = match result {
+        Ok(reply) => reply.degraded.as_deref(),
+        Err(error) => error.degraded.as_deref(),
+    };
+    degraded.map(|degraded| (degraded.cause, degraded.action))
+}
+
+fn codes_of(result: &Result<CallReply, CallError>) -> Vec<String> {
+    let tries = match result {
+        Ok(reply) => &reply.tries,
+        Err(error) => &error.tries,
+    };
+    tries.iter().map(|tried| format!("{} {}", tried.target, tried.error_code)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_call_is_answered_by_a_lighter_target_that_says_so() {
+    let world = world(whole(&[Rung::Lighter])).await;
+    world.draft.now(Answer::status(500));
+    world.small.now(Answer::status(503));
+    let result = call(&world.runtime, "draft").await;
+    assert_eq!(action(&result), Some((Cause::Error, Rung::Lighter)));
+    assert_eq!(codes_of(&result), ["a AGENT_ERROR", "b AGENT_ERROR"]);
+    let reply = result.unwrap();
+    assert_eq!((&*reply.target, reply.fallback.as_deref()), ("c", Some("c")));
+    assert_eq!(reply.attempts.len(), 3, "what was tried was paid for");
+    assert_eq!(reply.degraded.unwrap().error.http_status, 500, "the first error is kept");
+    assert_eq!((world.draft.count(), world.small.count(), world.tiny.count()), (1, 1, 1), "each once");
+    // A good call is no business of the ladder.
+    world.draft.now(Answer::Good);
+    let good = call(&world.runtime, "draft").await;
+    assert!(action(&good).is_none() && good.unwrap().tries.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_call_goes_down_too_and_the_guards_below_are_their_own() {
+    let narrow = AgentSettings { slots: 0, ..agent("draft", "a") };
+    let world = world_with(of_draft(whole(&[Rung::Lighter])), narrow, None).await;
+    let full = call(&world.runtime, "draft").await;
+    assert_eq!(action(&full), Some((Cause::BulkheadFull, Rung::Lighter)));
+    world.runtime.act("agent:draft", BreakerAct::ForceOpen).unwrap();
+    world.runtime.act("agent:small", BreakerAct::ForceOpen).unwrap();
+    settle().await;
+    let shut = call(&world.runtime, "draft").await;
+    assert_eq!(action(&shut), Some((Cause::CircuitOpen, Rung::Lighter)));
+    assert_eq!(&*shut.unwrap().target, "c");
+    assert_eq!((world.draft.count(), world.small.count(), world.tiny.count()), (0, 1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_error_comes_back_when_nobody_answers() {
+    let world = world(whole(&[Rung::Lighter])).await;
+    world.draft.now(Answer::ending(Ending::Network { connected: false }));
+    world.small.now(Answer::status(500));
+    world.tiny.now(Answer::status(400));
+    let result = call(&world.runtime, "draft").await;
+    assert_eq!(code(&result), "AGENT_NETWORK_ERROR");
+    let error = result.unwrap_err();
+    assert_eq!(error.tries.len(), 3);
+    assert_eq!(error.envelope.details["tries"].as_array().unwrap().len(), 3);
+    assert_eq!(error.envelope.details["attempts"], 3);
+    assert!(error.degraded.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_requests_own_fault_and_a_begun_answer_are_left_alone() {
+    let world = world(whole(&[Rung::Lighter, Rung::Default, Rung::Notice])).await;
+    world.draft.now(Answer::status(400));
+    let fault = call(&world.runtime, "draft").await;
+    assert_eq!((code(&fault).as_str(), action(&fault)), ("AGENT_ERROR", None));
+    // The first piece is out, and then the stream breaks off.
+    world.draft.now(Answer::Content(Box::new(Answer::ending(Ending::StreamCut))));
+    let (deltas, mut pieces) = tokio::sync::mpsc::channel(4);
+    let request = CallRequest { deltas: Some(deltas), ..CallRequest::of(Value::Null) };
+    let cut = world.runtime.agent("draft").unwrap().call(request).await;
+    assert_eq!((pieces.recv().await.as_deref(), action(&cut)), (Some("piece"), None));
+    assert_eq!((code(&cut).as_str(), world.small.count()), ("AGENT_BAD_REPLY", 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lighter_target_that_began_to_answer_is_the_last() {
+    let world = world(whole(&[Rung::Lighter, Rung::Default])).await;
+    world.draft.now(Answer::status(500));
+    world.small.now(Answer::Content(Box::new(Answer::ending(Ending::StreamCut))));
+    let (deltas, _pieces) = tokio::sync::mpsc::channel(4);
+    let request = CallRequest { deltas: Some(deltas), ..CallRequest::of(Value::Null) };
+    let cut = world.runtime.agent("draft").unwrap().call(request).await;
+    assert_eq!((code(&cut).as_str(), world.tiny.count()), ("AGENT_ERROR", 0));
+    assert_eq!(cut.unwrap_err().tries.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_only_the_agents_own_answer_gets_it_or_the_error() {
+    let world = world(whole(&[Rung::Lighter, Rung::Default])).await;
+    world.draft.now(Answer::status(500));
+    let context = CallContext { ladder: LadderUse::Never, ..CallContext::default() };
+    let own = call_with(&world.runtime, "draft", context).await;
+    assert_eq!((code(&own).as_str(), action(&own), world.small.count()), ("AGENT_ERROR", None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_answers_and_a_notice_is_an_error_for_people() {
+    let world = world(whole(&[Rung::Default])).await;
+    world.draft.now(Answer::status(503));
+    let stated = call(&world.runtime, "draft").await;
+    assert_eq!(action(&stated), Some((Cause::Error, Rung::Default)));
+    let reply = stated.unwrap();
+    assert_eq!((reply.output, reply.attempts.len()), (json!({ "text": "stated" }), 1));
+    world.runtime.set_ladders(of_draft(whole(&[Rung::Notice]))).unwrap();
+    let noticed = call(&world.runtime, "draft").await;
+    assert_eq!(action(&noticed), Some((Cause::Error, Rung::Notice)));
+    let envelope = noticed.unwrap_err().envelope;
+    assert_eq!((envelope.error_code, envelope.user_message.as_str()), (ErrorCode::AgentError, "Back soon"));
+    let korean = envelope.in_language(watertight::model::language::Language::Ko);
+    assert_eq!(korean.user_message, "잠시 쉬어 갑니다");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_feature_has_a_ladder_of_its_own() {
+    let chat = LadderSettings { rungs: rungs(&[Rung::Notice]), ..LadderSettings::default() };
+    let features = [(name("chat"), chat)].into();
+    let ladders = Ladders { features, ..of_draft(whole(&[Rung::Lighter])) };
+    let world = world_with(ladders, agent("draft", "a"), None).await;
+    world.draft.now(Answer::status(500));
+    let of = |feature: &str| CallContext { feature: Some(feature.to_owned()), ..CallContext::default() };
+    let chat = call_with(&world.runtime, "draft", of("chat")).await;
+    assert_eq!((action(&chat), world.small.count()), (Some((Cause::Error, Rung::Notice)), 0));
+    assert_eq!(chat.unwrap_err().envelope.user_message, "Back soon", "the agent's own text where the feature has none");
+    let other = call_with(&world.runtime, "draft", of("search")).await;
+    assert_eq!(action(&other), Some((Cause::Error, Rung::Lighter)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_does_not_fit_is_not_taken_there() {
+    let mut ladder = whole(&[Rung::Lighter]);
+    ladder.lighter[0].context_tokens = Some(100);
+    ladder.lighter[1].effect = Effect::Evicts;
+    let world = world(ladder).await;
+    world.draft.now(Answer::status(500));
+    let handle = world.runtime.agent("draft").unwrap();
+    let long = handle.call(CallRequest::of(json!({ "text": "lorem ipsum ".repeat(500) }))).await;
+    assert_eq!((world.small.count(), world.tiny.count()), (0, 0));
+    assert_eq!(codes_of(&long)[1..], ["small TOKEN_REQUEST_TOO_LARGE", "tiny AGENT_WARMING"]);
+    let picture = json!({ "text": "short", "image": format!("data:image/png;base64,{}", "A".repeat(100_000)) });
+    let short = handle.call(CallRequest::of(picture)).await;
+    assert_eq!((action(&short), world.small.count()), (Some((Cause::Error, Rung::Lighter)), 1));
+}
+
+fn settings() -> DeferredSettings {
+    DeferredSettings {
+        jitter: 0.0,
+        attempts_max: 3,
+        expires_after: Duration::from_secs(3_600),
+        ..DeferredSettings::default()
+    }
+}
+
+async fn deferring(queue: &Arc<FakeQueue>, settings: DeferredSettings, push: Option<Arc<FakePush>>) -> World {
+    let ladders = of_draft(whole(&[Rung::Deferred]));
+    world_with(ladders, agent("draft", "a"), Some((Arc::clone(queue), settings, push))).await
+}
+
+async fn put_off(world: &World, context: CallContext) -> CallError {
+    world.draft.now(Answer::status(503));
+    let error = call_with(&world.runtime, "draft", context).await.unwrap_err();
+    assert!(error.deferred.is_some() && error.exhausted, "{error:?}");
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ladder_that_puts_off_needs_a_place_to_keep_calls() {
+    let refused = builder()
+        .provider(provider("a"))
+        .agent(agent("draft", "a"), Scripted::always(Answer::Good))
+        .ladders(of_draft(whole(&[Rung::Deferred])))
+        .start()
+        .await;
+    assert!(matches!(refused, Err(StartError::NoQueue)));
+    let world = world(whole(&[Rung::Notice])).await;
+    assert!(world.runtime.set_ladders(of_draft(whole(&[Rung::Deferred]))).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_put_off_is_made_when_its_time_has_come() {
+    let queue = FakeQueue::new();
+    let push = FakePush::from(3);
+    let quick = PushSettings { backoff: s(10), ..PushSettings::default() };
+    let world = deferring(&queue, DeferredSettings { push: quick, ..settings() }, Some(push.clone())).await;
+    let context = CallContext {
+        tenant: Some("acme".into()),
+        feature: Some("batch".into()),
+        idempotency_key: Some("key-1".into()),
+        ..CallContext::default()
+    };
+    let ticket = put_off(&world, context.clone()).await.deferred.unwrap();
+    assert_eq!(ticket.expires_ms - ticket.due_ms, 55 * 60 * 1_000);
+    // The same call again is the same entry.
+    assert_eq!(put_off(&world, context).await.deferred.unwrap().id, ticket.id);
+    world.draft.now(Answer::Good);
+    let before = world.draft.count();
+    pass(s(299)).await;
+    assert_eq!(world.draft.count(), before, "not before its time");
+    pass(s(2)).await;
+    assert_eq!(world.draft.count(), before + 1);
+    let entry = &queue.entries()[0];
+    assert_eq!((entry.status, entry.attempts, entry.refusals), (DeferredStatus::Done, 1, 0));
+    let made = world.draft.requests.lock().unwrap().last().unwrap().clone();
+    assert_eq!((made.idempotency_key.as_str(), made.priority.as_deref()), ("key-1", Some("background")));
+    assert_eq!((made.tenant.as_deref(), made.feature.as_deref()), (Some("acme"), Some("batch")));
+    // Its end is told until it is taken.
+    pass(s(31)).await;
+    let told: Vec<u32> = push.told().iter().map(|(_, attempt)| *attempt).collect();
+    assert_eq!(told, [1, 2, 3]);
+    let (view, _) = &push.told()[2];
+    assert_eq!(
+        (view.id.as_str(), view.status, view.output.is_some()),
+        (ticket.id.as_str(), DeferredStatus::Done, true)
+    );
+    let delivery = queue.entries()[0].delivery.clone().unwrap();
+    assert_eq!((delivery.status, delivery.attempts), (DeliveryStatus::Delivered, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_no_attempt_and_failures_are_counted_to_their_end() {
+    let queue = FakeQueue::new();
+    let world = deferring(&queue, settings(), None).await;
+    put_off(&world, CallContext::default()).await;
+    world.runtime.act("agent:draft", BreakerAct::ForceOpen).unwrap();
+    let sent = world.draft.count();
+    pass(s(20 * 60 + 5)).await;
+    let entry = &queue.entries()[0];
+    assert_eq!(
+        (entry.status, entry.attempts, entry.refusals),
+        (DeferredStatus::Waiting, 0, 4),
+        "one refusal each delay"
+    );
+    assert_eq!(world.draft.count(), sent);
+    world.runtime.act("agent:draft", BreakerAct::Reset).unwrap();
+    world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
+    pass(s(20 * 60)).await;
+    let entry = &queue.entries()[0];
+    assert_eq!((entry.status, entry.attempts), (DeferredStatus::Failed, 3), "attempts_max");
+    assert_eq!(world.draft.count(), sent + 3);
+    assert_eq!(entry.result.as_ref().unwrap().error.as_ref().unwrap().error_code, ErrorCode::AgentError);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_old_is_made_no_more() {
+    let queue = FakeQueue::new();
+    let world = deferring(&queue, settings(), None).await;
+    put_off(&world, CallContext::default()).await;
+    world.runtime.act("agent:draft", BreakerAct::ForceOpen).unwrap();
+    pass(s(3_700)).await;
+    assert_eq!(queue.entries()[0].status, DeferredStatus::Expired);
+    world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
+    let sent = world.draft.count();
+    pass(s(3_600)).await;
+    assert_eq!(world.draft.count(), sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_passes_the_call_on_to_the_next_rung() {
+    let queue = FakeQueue::new();
+    let bounds = QueueBounds { entries_max: 1, tenant_entries_max: 1 };
+    let ladders = of_draft(whole(&[Rung::Deferred, Rung::Default]));
+    let full = DeferredSettings { bounds, entry_bytes_max: 2_000, ..settings() };
+    let world = world_with(ladders, agent("draft", "a"), Some((queue.clone(), full, None))).await;
+    world.draft.now(Answer::status(500));
+    let large = CallRequest::of(json!("x".repeat(3_000)));
+    let too_large = world.runtime.agent("draft").unwrap().call(large).await;
+    assert_eq!(action(&too_large), Some((Cause::Error, Rung::Default)), "what is too large is not kept");
+    assert!(call(&world.runtime, "draft").await.unwrap_err().deferred.is_some());
+    let second = call(&world.runtime, "draft").await;
+    assert_eq!(action(&second), Some((Cause::Error, Rung::Default)));
+    assert_eq!(codes_of(&second)[1..], ["deferred AGENT_BULKHEAD_FULL"]);
+    assert_eq!(queue.entries().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_many_are_made_at_once_and_a_stop_leaves_the_rest() {
+    let queue = FakeQueue::new();
+    let world = deferring(&queue, DeferredSettings { parallel: 2, ..settings() }, None).await;
+    for _ in 0..5 {
+        put_off(&world, CallContext::default()).await;
+    }
+    let sent = world.draft.count();
+    world.draft.now(Answer::Hang);
+    pass(s(301)).await;
+    assert_eq!(world.draft.count() - sent, 2);
+    world.runtime.stop(Duration::ZERO).await;
+    let waiting = queue.entries().iter().filter(|entry| entry.status == DeferredStatus::Waiting).count();
+    assert_eq!(waiting, 5, "nothing is lost");
+    // The next life takes them all up, with the same keys.
+    let keys: Vec<String> = queue.calls().iter().map(|call| call.head.idempotency_key.clone()).collect();
+    let next = deferring(&queue, settings(), None).await;
+    pass(s(301)).await;
+    let done = queue.entries().iter().filter(|entry| entry.status == DeferredStatus::Done).count();
+    assert_eq!((done, next.draft.count()), (5, 5));
+    let mut made: Vec<String> =
+        next.draft.requests.lock().unwrap().iter().map(|request| request.idempotency_key.clone()).collect();
+    made.sort();
+    let mut keys = keys;
+    keys.sort();
+    assert_eq!(made, keys);
+}
