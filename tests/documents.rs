@@ -241,7 +241,7 @@ fn every_command_of_the_readme_is_one() {
         }
         seen.insert(words[0]);
     }
-    assert_eq!(seen, BTreeSet::from(["run", "check", "agent", "import", "serve"]));
+    assert_eq!(seen, BTreeSet::from(["run", "check", "agent", "import", "serve", "rerun"]));
     for example in quoted(&text).into_iter().chain(text.split("--example ").skip(1)) {
         let name = example.split_whitespace().next().unwrap_or_default();
         if text.contains(&format!("--example {name} ")) {

@@ -38,8 +38,7 @@ pub(super) async fn serve(args: AgentArgs) -> Result<(), Stop> {
     let project = Project::read(&project)?;
     let settings = project.settings(Wanted::Named(vec![name.clone()]))?;
     let Some(agent) = settings.agent(name.as_str()) else {
-        let known = project.settings(Wanted::All)?.agents;
-        let known: Vec<String> = known.iter().map(|agent| agent.settings.name.to_string()).collect();
+        let known: Vec<String> = project.agent_names()?.iter().map(Name::to_string).collect();
         return Err(Stop::Usage(format!("there is no agent {name}; there are {}", known.join(", "))));
     };
     let backend = Backends::connect(&project, &settings)?.of(&project, &settings, agent)?;

@@ -11,6 +11,7 @@ use crate::{
     model::name::Name,
     runtime::{
         builder::RuntimeBuilder,
+        counted::GuardChange,
         engine::Runtime,
         ports::{Backend, CallLog},
         promise::Promised,
@@ -182,6 +183,20 @@ pub(super) fn reload_parts(project: &Project, settings: &Settings, around: Aroun
     Ok(parts)
 }
 
+/// What a running runtime takes over beside its agents: guards of callers, budgets, prices, caps of runs, ladders, the deferred queue.
+pub(super) fn reload_rest(runtime: &Runtime, settings: &Settings) -> Result<(), Stop> {
+    let providers: Vec<_> = settings.providers.iter().map(|provider| provider.settings.clone()).collect();
+    runtime.change_guards(&GuardChange {
+        callers: settings.callers,
+        compartments: &settings.compartments,
+        shedding: &settings.compartments.shedding,
+        providers: &providers,
+    });
+    runtime.configure_spending(spending_of(settings), settings.run.caps, &settings.compartments, &providers);
+    runtime.set_deferred(settings.deferred.settings.clone());
+    runtime.set_ladders(settings.ladders.clone()).map_err(Stop::usage)
+}
+
 /// Starts a runtime with all agents of the settings.
 pub(super) async fn runtime(
     project: &Project,
@@ -294,7 +309,11 @@ fn paths_of(provider: Option<&ProviderBackend>) -> OpenAiPaths {
     let usual = OpenAiPaths::default();
     let Some(ProviderBackend::OpenAi { paths, .. }) = provider else { return usual };
     let path = |own: &Option<String>, usual: ModelPath| own.as_deref().map_or(usual, ModelPath::new);
-    OpenAiPaths { chat: path(&paths.chat, usual.chat), embeddings: path(&paths.embeddings, usual.embeddings) }
+    OpenAiPaths {
+        chat: path(&paths.chat, usual.chat),
+        embeddings: path(&paths.embeddings, usual.embeddings),
+        models: path(&paths.models, usual.models),
+    }
 }
 
 fn asked_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend>) -> OpenAiSettings {

@@ -16,14 +16,17 @@ use super::{
     table::table,
 };
 use crate::{
-    model::reply::{AttemptFailure, Reply},
+    model::{
+        name::Name,
+        reply::{AttemptFailure, Reply},
+    },
     policy::verdict::{Keyed, Verdict, judge},
     runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
     serve::operator::config::ConfigInForce,
     settings::{
         agent::Agent,
         difference::{Change, difference, rows},
-        load::{Settings, Wanted, explain},
+        load::{Settings, explain},
     },
     transport::tap::Tap,
 };
@@ -46,7 +49,9 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         let (workflow, settings) = project.workflow_and_settings()?;
         (Some(workflow), settings)
     } else {
-        (None, project.settings(Wanted::All)?)
+        // A built-in agent is there for the asking.
+        let called = args.call.as_deref().and_then(|name| Name::try_new(name).ok());
+        (None, project.own_settings(called)?)
     };
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));

@@ -12,7 +12,7 @@ use crate::{
         client::{ProviderClient, ProviderOptions},
         http_agent::health::probe_health,
         ollama::server::OllamaServer,
-        openai::probe::probe_models,
+        openai::probe::{MODELS_PATH, probe_models},
     },
 };
 
@@ -101,7 +101,7 @@ async fn models(base_url: &str) -> Result<Vec<String>, String> {
     let mut options = ProviderOptions::at(base_url);
     options.connect_timeout = PROBE_WAIT;
     let client = ProviderClient::try_new(&options).map_err(|error| error.to_string())?;
-    match tokio::time::timeout(PROBE_WAIT, probe_models(&client)).await {
+    match tokio::time::timeout(PROBE_WAIT, probe_models(&client, MODELS_PATH)).await {
         Ok(Ok(models)) => Ok(models),
         Ok(Err(failure)) => Err(failure.message),
         Err(_) => Err("no answer".to_owned()),

@@ -7,11 +7,8 @@ use super::{
     say::say,
 };
 use crate::{
-    model::name::Name,
-    serve::access::{
-        keys::{hash_of, new_key},
-        random::hex,
-    },
+    model::{hex::hex, name::Name},
+    serve::access::keys::{hash_of, new_key},
 };
 
 /// Does what is asked.

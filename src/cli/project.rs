@@ -14,6 +14,8 @@ use crate::{
         folder::{AgentFolder, ConfigFile, read_agent_folders, read_config_file, read_named_file},
         layers::ENVIRONMENT_PREFIX,
         load::{Settings, Sources, Wanted, load},
+        problem::SettingsError,
+        tree::agent_names,
     },
     workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
 };
@@ -68,8 +70,28 @@ impl Project {
 
     /// Checks the settings, with all agents that are there or only those wanted.
     pub(super) fn settings(&self, wanted: Wanted) -> Result<Settings, Stop> {
+        self.read_sources(wanted, load)
+    }
+
+    /// The names of all agents that are there. Built-in ones need not fit this project's providers to be among them.
+    pub(super) fn agent_names(&self) -> Result<BTreeSet<Name>, Stop> {
+        self.read_sources(Wanted::Named(Vec::new()), agent_names)
+    }
+
+    /// Checks the settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none.
+    pub(super) fn own_settings(&self, more: impl IntoIterator<Item = Name>) -> Result<Settings, Stop> {
+        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
+        let settings = self.settings(Wanted::Named(own.chain(more).collect()))?;
+        if settings.agents.is_empty() { self.settings(Wanted::All) } else { Ok(settings) }
+    }
+
+    fn read_sources<T>(
+        &self,
+        wanted: Wanted,
+        read: impl FnOnce(&Sources<'_>) -> Result<T, SettingsError>,
+    ) -> Result<T, Stop> {
         let base = self.config.as_ref().and_then(|config| Path::new(&config.path).parent()).unwrap_or(&self.folder);
-        load(&Sources {
+        read(&Sources {
             config: self.config.as_ref(),
             folder: base,
             agent_folders: &self.agent_folders,
@@ -89,35 +111,38 @@ impl Project {
         let bytes = read_limited(&path).map_err(|error| {
             Stop::Usage(format!("{shown}: {error}; a project needs a workflow (`watertight init` writes one)"))
         })?;
-        let all = self.settings(Wanted::All)?;
-        let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
-        let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
-        check_steps(&shown, &workflow, &all)?;
+        // What is wrong with the configuration is said before what is wrong with the workflow.
+        self.own_settings([])?;
+        let workflow = check::load(&shown, &bytes, &self.agent_names()?).map_err(Stop::usage)?;
         let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
-        Ok((workflow, self.settings(Wanted::Named(named))?))
+        let settings = self.settings(Wanted::Named(named))?;
+        check_steps(&shown, &workflow, &settings)?;
+        Ok((workflow, settings))
     }
 
     /// All workflows of the project (`workflow.toml` and `workflows/*.toml`), and the settings of the agents that they name, that are
     /// configured, or that have a folder in the project; of all agents if that is none.
     pub(super) fn workflows_and_settings(&self) -> Result<(Vec<Workflow>, Settings), Stop> {
-        let all = self.settings(Wanted::All)?;
-        let known: BTreeSet<Name> = all.agents.iter().map(|agent| agent.settings.name.clone()).collect();
-        let mut workflows: Vec<Workflow> = Vec::new();
+        self.own_settings([])?;
+        let known = self.agent_names()?;
+        let (mut workflows, mut shown_paths): (Vec<Workflow>, Vec<String>) = (Vec::new(), Vec::new());
         for path in self.workflow_paths()? {
             let shown = path.display().to_string();
             let bytes = read_limited(&path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
             let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
-            check_steps(&shown, &workflow, &all)?;
             if workflows.iter().any(|other| other.name() == workflow.name()) {
                 return Err(Stop::Usage(format!("{shown}: there is another workflow named {}", workflow.name())));
             }
+            shown_paths.push(shown);
             workflows.push(workflow);
         }
         let steps = workflows.iter().flat_map(|workflow| workflow.steps().iter().map(|step| step.agent().clone()));
-        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
-        let named: Vec<Name> = steps.chain(own).collect();
-        let settings = self.settings(Wanted::Named(named))?;
-        if settings.agents.is_empty() { Ok((workflows, all)) } else { Ok((workflows, settings)) }
+        let named: Vec<Name> = steps.collect();
+        let settings = self.own_settings(named)?;
+        for (shown, workflow) in shown_paths.iter().zip(&workflows) {
+            check_steps(shown, workflow, &settings)?;
+        }
+        Ok((workflows, settings))
     }
 
     fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {

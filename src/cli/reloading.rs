@@ -18,6 +18,7 @@ use super::{
     serve_command::check_reach,
 };
 use crate::{
+    model::name::Name,
     runtime::metric,
     serve::{
         access::keys::KeyRing,
@@ -141,8 +142,9 @@ impl Reloading<'_> {
         let parts = assemble::reload_parts(&project, &settings, &around).map_err(lines)?;
         let gateway = assemble::gateway(&project, &settings).map_err(lines)?;
         let report = running.runtime.reload(parts).await.map_err(|error| vec![error.to_string()])?;
-        // From here on nothing can go wrong.
-        metrics::begin_with_zero(report.added.iter());
+        assemble::reload_rest(&running.runtime, &settings).map_err(lines)?;
+        let has_targets = |name: &&Name| settings.agent(name.as_str()).is_some_and(|agent| !agent.targets.is_empty());
+        metrics::begin_with_zero(report.added.iter(), report.added.iter().filter(has_targets));
         self.state.keys.replace(keys);
         self.gateway.replace(gateway);
         let before = self.state.config.in_force();

@@ -104,7 +104,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     });
     let entrance = Entrance::find(&home, settings.serve.listen).await?;
     let (address, routes) = (entrance.address, router(state.clone(), door::routes(gateway.clone())));
-    let listening = listen(entrance.listener, routes, listener_settings(&settings.serve)).map_err(Stop::usage)?;
+    let listening = listen(entrance.listener, routes, listener_settings(&settings.serve, settings.run.language))
+        .map_err(Stop::usage)?;
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
     let (listen, state) = (args.listen, &state);
     let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address };
@@ -253,7 +254,11 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
         builder = builder.captures(captures);
     }
     builder = deferral::with_queue(builder, project, settings, &journal)?;
-    metrics::begin_with_zero(settings.agents.iter().map(|agent| &agent.settings.name));
+    let with_targets = settings.agents.iter().filter(|agent| !agent.targets.is_empty());
+    metrics::begin_with_zero(
+        settings.agents.iter().map(|agent| &agent.settings.name),
+        with_targets.map(|agent| &agent.settings.name),
+    );
     let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());

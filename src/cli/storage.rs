@@ -10,6 +10,7 @@ use crate::{
         journal::SqliteJournal,
         settings::{JournalSettings, Retention, Survives},
     },
+    model::language::Language,
     policy::capture::CaptureRule,
     runtime::capture::Captures,
     serve::listener::settings::ListenerSettings,
@@ -56,7 +57,7 @@ pub fn file_settings(settings: &Settings) -> FileSettings {
 }
 
 /// What the listener bears.
-pub fn listener_settings(table: &ServeSettings) -> ListenerSettings {
+pub fn listener_settings(table: &ServeSettings, language: Language) -> ListenerSettings {
     ListenerSettings {
         connections_max: table.connections_max,
         connections_per_address_max: table.connections_per_address_max,
@@ -70,6 +71,7 @@ pub fn listener_settings(table: &ServeSettings) -> ListenerSettings {
         idle_timeout: table.idle_timeout,
         write_timeout: table.write_timeout,
         http2_streams_max: table.http2_streams_max,
+        language,
         ..ListenerSettings::default()
     }
 }

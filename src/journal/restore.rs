@@ -9,7 +9,7 @@ use super::{
     fault::Fault,
     number::{from_sql, name_text, run_id_of, run_key, to_sql},
     pack::unpack,
-    slot::{Contents, Slot, unhex, value_of},
+    slot::{Contents, Slot, hash_of, value_of},
     work::Within,
     written::{WrittenEnd, WrittenRecord, WrittenRun, ends_of, events_of},
 };
@@ -211,7 +211,7 @@ pub(super) fn contents_of_acceptance(written: &[u8]) -> Result<Contents, Fault> 
     let mut contents = Contents::default();
     for slot in inputs.chain(seeds) {
         if let Slot::Apart(hash) = slot {
-            contents.packed.insert(unhex(&hash)?, Vec::new());
+            contents.packed.insert(hash_of(&hash)?, Vec::new());
         }
     }
     Ok(contents)

@@ -1,7 +1,7 @@
 //! Outputs and inputs in what is written: small ones stand where they belong, larger ones stand once in the file, by the hash of their
 //! JSON, and are named. So an output that a run, its record and the next step's input share is stored once.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,10 @@ use super::{
     fault::Fault,
     pack::{pack, unpack},
 };
-use crate::runtime::journal::JournalError;
+use crate::{
+    model::hex::{hex, unhex},
+    runtime::journal::JournalError,
+};
 
 /// From so many bytes of JSON on a value is stored apart.
 const APART_BYTES_MIN: usize = 1_024;
@@ -62,10 +65,10 @@ pub(super) fn value_of(connection: &Connection, slot: Slot) -> Result<Value, Fau
         Slot::Apart(hash) => hash,
     };
     let mut statement = connection.prepare_cached("SELECT body FROM content WHERE hash = ?1")?;
-    let packed: Option<Vec<u8>> = statement.query_row([unhex(&hash)?], |row| row.get(0)).optional()?;
+    let packed: Option<Vec<u8>> = statement.query_row([hash_of(&hash)?], |row| row.get(0)).optional()?;
     let packed = packed.ok_or_else(|| JournalError::Corrupt(format!("content {hash} is missing")))?;
     let bytes = unpack(&packed)?;
-    if Sha256::digest(&bytes)[..] != unhex(&hash)? {
+    if Sha256::digest(&bytes)[..] != hash_of(&hash)? {
         return Err(JournalError::Corrupt(format!("content {hash} is not what its name says")).into());
     }
     Ok(serde_json::from_slice(&bytes)?)
@@ -121,24 +124,7 @@ fn content_of(connection: &Connection, hash: &Hash) -> Result<Option<i64>, Fault
     Ok(statement.query_row([hash], |row| row.get(0)).optional()?)
 }
 
-/// Lower-case hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 /// The bytes of 64 hexadecimal digits.
-pub(super) fn unhex(text: &str) -> Result<Hash, Fault> {
-    let damaged = || Fault::Own(JournalError::Corrupt(format!("{text:?} is no hash")));
-    let mut hash = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return Err(damaged());
-    }
-    for (place, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[place * 2..place * 2 + 2], 16).map_err(|_| damaged())?;
-    }
-    Ok(hash)
+pub(super) fn hash_of(text: &str) -> Result<Hash, Fault> {
+    unhex(text).ok_or_else(|| Fault::Own(JournalError::Corrupt(format!("{text:?} is no hash"))))
 }

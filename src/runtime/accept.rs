@@ -202,7 +202,7 @@ impl Runtime {
                 envelope.http_status = 422;
                 Err(Box::new(envelope))
             }
-            Err(error) => Err(Box::new(journal_envelope(&error))),
+            Err(error) => Err(Box::new(error.to_envelope())),
         }
     }
 
@@ -319,12 +319,4 @@ fn context_of(owner: &RunOwner) -> CallContext {
         user: owner.user.clone(),
         ..CallContext::default()
     }
-}
-
-/// Nothing was stored, and a later request may find the journal well.
-fn journal_envelope(error: &JournalError) -> Envelope {
-    let mut envelope = Envelope::new(ErrorCode::Internal, error.to_string()).with_detail("reason", "journal");
-    envelope.http_status = 503;
-    envelope.retryable = true;
-    envelope.with_retry_after(1.0)
 }

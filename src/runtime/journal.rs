@@ -15,7 +15,11 @@ use serde_json::{Map, Value};
 use super::ports::BoxFuture;
 pub use crate::model::ended::{Ended, EndedScope};
 use crate::{
-    model::{event::Event, run::RunRecord},
+    model::{
+        envelope::{Envelope, ErrorCode},
+        event::Event,
+        run::RunRecord,
+    },
     workflow::checked::Workflow,
 };
 
@@ -156,6 +160,25 @@ pub enum JournalError {
     Closed,
 }
 
+/// Seconds after which a disk is worth another try.
+const DISK_RETRY_AFTER: f64 = 5.0;
+
+impl JournalError {
+    /// As it goes out. Nothing was stored, and another try later may do, except where the file itself is damaged.
+    pub fn to_envelope(&self) -> Envelope {
+        let own = || Envelope::new(ErrorCode::Internal, self.to_string()).with_detail("reason", "journal");
+        match self {
+            Self::Closed => Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0),
+            Self::Corrupt(_) => own(),
+            Self::Full(_) | Self::Held(_) | Self::Failed(_) => {
+                let mut envelope = own().with_retry_after(DISK_RETRY_AFTER);
+                (envelope.http_status, envelope.retryable) = (503, true);
+                envelope
+            }
+        }
+    }
+}
+
 /// A run as a journal gives it back.
 #[derive(Debug, Clone)]
 pub struct StoredRun {
@@ -234,4 +257,25 @@ pub trait Journal: Send + Sync + 'static {
 
     /// The final record of a run that is over.
     fn record(&self, run_id: &str) -> BoxFuture<'_, Result<Option<RunRecord>, JournalError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_damaged_file_is_no_reason_to_come_again() {
+        let text = || "x".to_owned();
+        for (error, code, status, retryable) in [
+            (JournalError::Full(text()), ErrorCode::Internal, 503, true),
+            (JournalError::Held(text()), ErrorCode::Internal, 503, true),
+            (JournalError::Failed(text()), ErrorCode::Internal, 503, true),
+            (JournalError::Corrupt(text()), ErrorCode::Internal, 500, false),
+            (JournalError::Closed, ErrorCode::ShuttingDown, 503, true),
+        ] {
+            let envelope = error.to_envelope();
+            let told = (envelope.error_code, envelope.http_status, envelope.retryable);
+            assert_eq!((told, envelope.retry_after.is_some()), ((code, status, retryable), retryable), "{error}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     model::{envelope::ErrorCode, name::Name},
+    policy::fallback::Reason,
     runtime::metric::{self, Kind, SECONDS_BUCKETS},
 };
 
@@ -54,16 +55,21 @@ pub fn install() -> Result<MetricsPage, BuildError> {
     Ok(page)
 }
 
-/// Series that rules name exist before anything happened.
-pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>) {
+/// Series that rules name exist before anything happened. `with_targets` are the agents that have further targets.
+pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>, with_targets: impl Iterator<Item = &'a Name>) {
+    let begin = |of: metric::Metric, agent: &Name, reason: &'static str| {
+        let agent = metrics::Label::new("agent", agent.as_str().to_owned());
+        metric::count(of, vec![agent, metrics::Label::from_static_parts("reason", reason)], 0);
+    };
     metric::count(metric::CALLERS_SHUT, Vec::new(), 0);
     for agent in agents {
         for code in REFUSALS {
-            let labels = vec![
-                metrics::Label::new("agent", agent.as_str().to_owned()),
-                metrics::Label::from_static_parts("reason", code.as_str()),
-            ];
-            metric::count(metric::REFUSED, labels, 0);
+            begin(metric::REFUSED, agent, code.as_str());
+        }
+    }
+    for agent in with_targets {
+        for reason in Reason::ALL {
+            begin(metric::FALLBACKS, agent, reason.as_str());
         }
     }
 }
@@ -119,5 +125,26 @@ mod tests {
         let gone = [("agent", Arc::from("draft")), ("breaker", Arc::from("agent:draft:a/\"b"))];
         assert_eq!(without_gone(&page, &gone), kept);
         assert_eq!(without_gone(&page, &[]), page);
+    }
+
+    #[test]
+    fn what_rules_name_is_there_from_the_start() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let [plain, with_targets] = ["plain", "with-targets"].map(|name| Name::try_new(name).unwrap());
+        metrics::with_local_recorder(&recorder, || {
+            begin_with_zero([&plain, &with_targets].into_iter(), [&with_targets].into_iter())
+        });
+        let page = handle.render();
+        let series = |metric: metric::Metric, agent: &str, reason: &str| {
+            page.contains(&format!("{}{{agent=\"{agent}\",reason=\"{reason}\"}} 0\n", metric.name))
+        };
+        for agent in ["plain", "with-targets"] {
+            assert!(series(metric::REFUSED, agent, "AGENT_CIRCUIT_OPEN"), "{page}");
+        }
+        for reason in Reason::ALL {
+            assert!(series(metric::FALLBACKS, "with-targets", reason.as_str()), "{page}");
+            assert!(!series(metric::FALLBACKS, "plain", reason.as_str()), "{page}");
+        }
     }
 }

@@ -10,24 +10,12 @@ use super::{
     load::{Settings, explain},
 };
 
-/// Tables whose values a running service does not take over.
-const NEEDS_RESTART: [&str; 13] = [
-    "callers",
-    "capture",
-    "deferred",
-    "files",
-    "journal",
-    "ladders",
-    "limits",
-    "node",
-    "prices",
-    "run",
-    "serve",
-    "usage",
-    "volume_guard",
-];
-/// ... and keys of other tables.
-const KEYS_NEED_RESTART: [&str; 3] = ["tokens", "tokens_per_minute", "ladder"];
+/// Tables whose values a running service does not take over ...
+const NEEDS_RESTART: [&str; 8] = ["capture", "files", "journal", "limits", "node", "run", "serve", "usage"];
+/// ... but for these keys of theirs ...
+const TAKEN_OVER: [&str; 3] = ["run.calls_max", "run.cost_max", "run.tokens_max"];
+/// ... and keys of other tables, with everything below them.
+const KEYS_NEED_RESTART: [&str; 3] = ["deferred.parallel", "deferred.webhook", "priorities.order"];
 /// So many digits of a text's hash tell it from another one.
 const DIGITS: usize = 12;
 
@@ -106,8 +94,9 @@ pub fn difference(before: &[ConfigRow], after: &[ConfigRow]) -> Vec<Change> {
 
 fn needs_restart(key: &str) -> bool {
     let table = key.split('.').next().unwrap_or_default();
-    let last = key.rsplit('.').next().unwrap_or_default();
-    NEEDS_RESTART.contains(&table) || KEYS_NEED_RESTART.contains(&last) || table == "priorities"
+    let is_below = |of: &&str| key.strip_prefix(*of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    let of_table = NEEDS_RESTART.contains(&table) && !TAKEN_OVER.contains(&key);
+    of_table || KEYS_NEED_RESTART.iter().any(|of| is_below(&of))
 }
 
 fn digits_of(text: &str) -> String {
@@ -155,6 +144,18 @@ mod tests {
                 "serve.listen: x -> y (needs a restart)",
             ]
         );
+        for (key, want) in [
+            ("run.deadline", true),
+            ("run.cost_max", false),
+            ("deferred.webhook.url", true),
+            ("deferred.delay", false),
+            ("priorities.order", true),
+            ("priorities.reserved.batch", false),
+            ("volume_guard.calls_per_hour", false),
+            ("features.chat.tokens_per_minute", false),
+        ] {
+            assert_eq!(needs_restart(key), want, "{key}");
+        }
         assert!(difference(&after, &after).is_empty());
         assert_eq!((hash_of(&before) == hash_of(&after), hash_of(&after).len()), (false, 64));
     }

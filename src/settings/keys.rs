@@ -8,7 +8,7 @@ use super::{
     secret::{SecretPlace, SecretSource, is_variable_name},
 };
 use crate::{
-    model::name::Name,
+    model::{hex::unhex, name::Name},
     policy::compartment::settings::{CLASSES, HighestClass},
 };
 
@@ -142,7 +142,7 @@ fn read_proof(reader: &mut Reader<'_, '_>) -> Option<KeyProof> {
     };
     match key {
         "sha256" => {
-            let hash = hash_of_hex(text);
+            let hash = unhex(text);
             if hash.is_none() {
                 reader.refuse(
                     key,
@@ -158,13 +158,6 @@ fn read_proof(reader: &mut Reader<'_, '_>) -> Option<KeyProof> {
         }
         _ => Some(source(reader, SecretPlace::File(text.into()))),
     }
-}
-
-fn hash_of_hex(text: &str) -> Option<[u8; 32]> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
-    let bytes: Vec<u8> = digits?.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte * 16 + digit)).collect();
-    if text.len() == 64 { bytes.try_into().ok() } else { None }
 }
 
 fn read_name(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Name> {

@@ -28,9 +28,9 @@ use super::{
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
     ladder::named_in_ladders,
-    layers::{merge, merge_environment, merge_flags},
+    layers::merge,
     lighter::settle_ladders,
-    node::{Layer, Node, Table, Value, key_path, parse_file},
+    node::{Node, Table, Value, key_path},
     priorities::read_priorities,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
@@ -39,6 +39,7 @@ use super::{
     serve::{ServeSettings, read_serve},
     spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
+    tree::lay_over,
     whole::check_whole,
 };
 
@@ -48,7 +49,7 @@ pub const ENTRIES_MAX: usize = 10_000;
 pub const EMBEDDED_PROVIDER: &str = "embedded";
 
 /// The tables that are built.
-const TABLES: [&str; 21] = [
+pub(super) const TABLES: [&str; 21] = [
     "agents",
     "budgets",
     "capture",
@@ -227,26 +228,6 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
 /// Where a table stands.
 fn place_of(root: &Table, key: &str) -> Origin {
     root.get(key).map_or(Origin::Default, |node| node.origin.clone())
-}
-
-/// File, environment and flags in one tree. Names of agents with folders are in it beforehand, so that variables can mean them.
-fn lay_over(sources: &Sources<'_>, report: &mut Report) -> Result<Table, SettingsError> {
-    let known = sources.agent_folders.iter().map(|folder| (folder.name.as_str().to_owned(), unwritten(Table::new())));
-    let mut root = Table::from([("agents".to_owned(), unwritten(known.collect()))]);
-    if let Some(file) = sources.config {
-        let parsed = parse_file(&Arc::from(file.path.as_str()), &file.bytes, Layer::Config);
-        merge(&mut root, parsed.map_err(SettingsError::new)?);
-    }
-    report.warnings.extend(merge_environment(&mut root, sources.environment, &TABLES));
-    report.problems.extend(merge_flags(&mut root, sources.flags));
-    if let Some(defaults) = root.get_mut("defaults") {
-        defaults.mark(Layer::Defaults);
-    }
-    Ok(root)
-}
-
-fn unwritten(table: Table) -> Node {
-    Node { value: Value::Table(table), origin: Origin::Default, layer: Layer::Config }
 }
 
 /// Checks a table's own key as a name and its value as a table.

@@ -34,5 +34,6 @@ pub mod targets;
 pub mod template;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 mod warmth;
 mod whole;

@@ -30,6 +30,28 @@ fn gateways_are_sound() {
     }
 }
 
+/// Built-in agents that nobody asks for need not fit the project's providers.
+#[test]
+fn a_gateway_whose_agents_alone_name_models_is_sound() {
+    let config =
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\n[agents.fast]\nmodel = \"m\"\n";
+    let workflow =
+        "[workflow]\nname = \"one\"\noutput = \"steps.a.output\"\n[[step]]\nid = \"a\"\nagent = \"fast\"\nin = {}\n";
+    let built_in = workflow.replace("\"fast\"", "\"draft\"");
+    let files = |workflow: Option<&'static str>| {
+        [("watertight.toml", config)].into_iter().chain(workflow.map(|text| ("workflow.toml", text)))
+    };
+    for (workflow, exit) in [(None, 0), (Some(workflow), 0), (Some(built_in.leak() as &str), 2)] {
+        let project = folder(&files(workflow).collect::<Vec<_>>());
+        let ended = watertight(&["check", text(project.path()), "--json"]).exits(exit);
+        if exit == 0 {
+            assert_eq!(ended.json()["agents"], serde_json::json!(["fast"]), "{ended:?}");
+        } else {
+            assert!(ended.err.contains("agents.draft"), "{ended:?}");
+        }
+    }
+}
+
 #[test]
 fn every_value_says_where_it_comes_from() {
     let mut command = command(&[

@@ -24,9 +24,9 @@ path = "/reader"
 [providers.upstream]
 kind = "openai"
 base_url = "{upstream}"
-model = "ok"
 [agents.fast]
 provider = "upstream"
+model = "ok"
 [keys.olga]
 role = "operator"
 sha256 = "{hashlib.sha256(KEY.encode()).hexdigest()}"

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::journal::slot::{Hash, hex, unhex};
+use crate::{
+    journal::slot::Hash,
+    model::hex::{hex, unhex},
+};
 
 /// The name of the bytes as they were sent.
 const ORIGINAL: &str = "original";
@@ -84,7 +87,7 @@ impl Disk {
     pub(in crate::journal) fn settled(&self, shard: u8) -> Vec<Hash> {
         let Ok(entries) = fs::read_dir(self.folder.join(hex(&[shard]))) else { return Vec::new() };
         let old = entries.flatten().filter(is_old);
-        old.filter_map(|entry| unhex(entry.file_name().to_str()?).ok()).collect()
+        old.filter_map(|entry| unhex(entry.file_name().to_str()?)).collect()
     }
 
     /// Removes uploads that nobody writes any more.

@@ -13,11 +13,8 @@ use super::{
     table::{self, FILE_ID_PREFIX, StoredFile},
 };
 use crate::{
-    journal::{
-        journal::SqliteJournal,
-        settings::Survives,
-        slot::{Hash, hex},
-    },
+    journal::{journal::SqliteJournal, settings::Survives, slot::Hash},
+    model::hex::hex,
     runtime::journal::JournalError,
 };
 

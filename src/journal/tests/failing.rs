@@ -74,7 +74,7 @@ async fn a_full_file_refuses_clearly_and_recovers() {
     let settings = JournalSettings { size_max: Some(1024 * 1024), ..place.settings() };
     let journal = SqliteJournal::open(settings).unwrap();
     let noise = |seed: usize| {
-        let text: Vec<String> = (0..200).map(|place| crate::journal::slot::hex(&sha(&[seed, place]))).collect();
+        let text: Vec<String> = (0..200).map(|place| crate::model::hex::hex(&sha(&[seed, place]))).collect();
         json!(text.concat())
     };
     accept(&journal, place.run("live")).await.unwrap();
@@ -278,7 +278,7 @@ async fn the_log_stays_bounded_and_power_can_be_asked_for() {
     upload.finish().await.unwrap();
     for number in 0..300 {
         let mut run = place.run(&format!("run-{number}"));
-        let text: Vec<String> = (0..2_000).map(|place| crate::journal::slot::hex(&sha(&[number, place]))).collect();
+        let text: Vec<String> = (0..2_000).map(|place| crate::model::hex::hex(&sha(&[number, place]))).collect();
         run.input.insert("noise".into(), json!(text.concat()));
         accept(&journal, run).await.unwrap();
     }

@@ -51,13 +51,21 @@ pub(super) struct Lines<T> {
     waiters: HashMap<Ticket, Waiter<T>>,
     /// Who waits for a count, in order, and on which of their ways.
     lacking: HashMap<CountId, BTreeSet<(Order, Ticket, usize)>>,
+    /// How many waiters need each count on any of their ways, whether they lack it or not.
+    needed: HashMap<CountId, u32>,
     lengths: HashMap<LineId, u32>,
     issued: u64,
 }
 
 impl<T> Lines<T> {
     pub(super) fn new() -> Self {
-        Self { waiters: HashMap::new(), lacking: HashMap::new(), lengths: HashMap::new(), issued: 0 }
+        Self {
+            waiters: HashMap::new(),
+            lacking: HashMap::new(),
+            needed: HashMap::new(),
+            lengths: HashMap::new(),
+            issued: 0,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -75,6 +83,9 @@ impl<T> Lines<T> {
         for (way, count) in lacks.iter().enumerate() {
             self.lacking.entry(*count).or_default().insert((order, ticket, way));
         }
+        for seat in ways.iter().flat_map(|needs| needs.iter().collect::<Vec<_>>()) {
+            *self.needed.entry(seat.count).or_default() += 1;
+        }
         *self.lengths.entry(line).or_default() += 1;
         self.waiters.insert(ticket, Waiter { order, line, ways, lacks, who });
         ticket
@@ -85,6 +96,14 @@ impl<T> Lines<T> {
         let waiter = self.waiters.remove(&ticket)?;
         for (way, count) in waiter.lacks.iter().enumerate() {
             self.forget(*count, (waiter.order, ticket, way));
+        }
+        for seat in waiter.ways.iter().flat_map(|needs| needs.iter().collect::<Vec<_>>()) {
+            if let Some(needed) = self.needed.get_mut(&seat.count) {
+                *needed = needed.saturating_sub(1);
+                if *needed == 0 {
+                    self.needed.remove(&seat.count);
+                }
+            }
         }
         if let Some(length) = self.lengths.get_mut(&waiter.line) {
             *length = length.saturating_sub(1);
@@ -133,9 +152,9 @@ impl<T> Lines<T> {
         self.waiters.get(&ticket)?.ways.get(way).copied()
     }
 
-    /// Whether anybody lacks `count`.
-    pub(super) fn is_lacked(&self, count: CountId) -> bool {
-        self.lacking.contains_key(&count)
+    /// Whether anybody who waits needs `count`.
+    pub(super) fn is_needed(&self, count: CountId) -> bool {
+        self.needed.contains_key(&count)
     }
 
     pub(super) fn has(&self, ticket: Ticket) -> bool {

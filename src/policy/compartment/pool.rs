@@ -97,9 +97,9 @@ impl<T> Pool<T> {
         true
     }
 
-    /// Whether nobody has a slot of a count or waits for one.
+    /// Whether nobody has a slot of a count, and nobody who waits needs one, whatever it lacks.
     pub fn is_idle(&self, count: CountId) -> bool {
-        self.in_flight(count) == 0 && !self.lines.is_lacked(count)
+        self.in_flight(count) == 0 && !self.lines.is_needed(count)
     }
 
     /// The name of a count.

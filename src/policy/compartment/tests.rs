@@ -143,6 +143,19 @@ fn lines_are_bounded_and_leavers_cost_nothing() {
     assert!(pool.try_take(&one, now, CHANCE).is_ok(), "the slot is there at once");
 }
 
+/// What a waiter needs and does not lack is not taken away under it: its number could be another count's when it is served.
+#[test]
+fn what_a_waiter_needs_is_not_removed() {
+    let (mut pool, counts) = pool(&[1, 5]);
+    let (first, both) = (needs(&counts[..1], Member::agent(0)), needs(&counts, Member::agent(0)));
+    let now = Timestamp::ZERO;
+    pool.try_take(&first, now, CHANCE).unwrap();
+    let ticket = waits(pool.join(order(1, 1), LINE, vec![both], 1, now).unwrap());
+    assert!(!pool.is_idle(counts[1]) && !pool.remove(counts[1]), "it lacks the other one only");
+    pool.leave(ticket);
+    assert!(pool.remove(counts[1]));
+}
+
 #[test]
 fn a_larger_cap_lets_waiters_in_and_a_used_count_is_not_removed() {
     let (mut pool, counts) = pool(&[1]);

@@ -1,7 +1,5 @@
-//! Reading request bodies within their bounds: in bytes, in pauses, in all, and in the memory of all bodies at once. What is broken is
-//! said with its place. Knows nothing of what a body means.
-
-use std::time::Duration;
+//! Reading request bodies within their bounds: in bytes, in all, and in the memory of all bodies at once; pauses are the listener's to
+//! bound. What is broken is said with its place. Knows nothing of what a body means.
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
@@ -30,17 +28,12 @@ pub struct WholeBody {
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
-/// The next piece of a body that may pause for `pause_max` at most; `None` at its end.
+/// The next piece of a body; `None` at its end.
 pub async fn next_piece(
     pieces: &mut (impl futures_util::Stream<Item = Result<Bytes, axum::Error>> + Unpin),
-    pause_max: Duration,
 ) -> Result<Option<Bytes>, Failure> {
-    match tokio::time::timeout(pause_max, pieces.next()).await {
-        Err(_) => Err(too_slow(&format!("nothing came for {} s", pause_max.as_secs_f64()))),
-        Ok(None) => Ok(None),
-        Ok(Some(Ok(piece))) => Ok(Some(piece)),
-        Ok(Some(Err(error))) => Err(Failure::invalid(format!("the body broke off: {error}"))),
-    }
+    let piece = pieces.next().await.transpose();
+    piece.map_err(|error| Failure::invalid(format!("the body broke off: {error}")))
 }
 
 /// The body is larger than `max` bytes.
@@ -48,14 +41,6 @@ pub fn too_large(max: u64) -> Failure {
     let message = format!("the body is larger than {max} bytes");
     Failure::with_status(ErrorCode::InvalidRequest, StatusCode::PAYLOAD_TOO_LARGE, message)
         .with_detail("bytes_max", max)
-}
-
-fn too_slow(why: &str) -> Failure {
-    Failure::with_status(
-        ErrorCode::InvalidRequest,
-        StatusCode::REQUEST_TIMEOUT,
-        format!("the body was too slow: {why}"),
-    )
 }
 
 /// Reads a body of at most `bytes_max` bytes.
@@ -66,7 +51,10 @@ pub async fn read_whole(state: &AppState, body: Body, bytes_max: u64) -> Result<
         return Err(too_large(bytes_max));
     }
     let reading = read_pieces(state, body, bytes_max);
-    let late = || too_slow(&format!("it was not there after {} s", settings.body_timeout.as_secs_f64()));
+    let late = || {
+        let message = format!("the body was not there after {} s", settings.body_timeout.as_secs_f64());
+        Failure::with_status(ErrorCode::InvalidRequest, StatusCode::REQUEST_TIMEOUT, message)
+    };
     tokio::time::timeout(settings.body_timeout, reading).await.map_err(|_| late())?
 }
 
@@ -74,7 +62,7 @@ async fn read_pieces(state: &AppState, body: Body, bytes_max: u64) -> Result<Who
     let mut room = state.caps.body();
     let mut pieces = body.into_data_stream();
     let mut bytes: Vec<u8> = Vec::new();
-    while let Some(piece) = next_piece(&mut pieces, state.settings.body_pause_max).await? {
+    while let Some(piece) = next_piece(&mut pieces).await? {
         if (bytes.len() + piece.len()) as u64 > bytes_max {
             return Err(too_large(bytes_max));
         }

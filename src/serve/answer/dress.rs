@@ -15,7 +15,11 @@ use crate::serve::state::AppState;
 
 /// Lets a request through and dresses its answer.
 pub async fn dress(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
-    let facts = RequestFacts::of(request.headers(), state.language);
+    // The listener has read them for its own refusals; without one they are read here.
+    let facts = match request.extensions().get::<RequestFacts>() {
+        Some(facts) => facts.clone(),
+        None => RequestFacts::of(request.headers(), state.language),
+    };
     request.extensions_mut().insert(facts.clone());
     dressed(next.run(request).await, &facts)
 }

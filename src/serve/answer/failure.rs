@@ -17,9 +17,6 @@ use crate::{
     runtime::{call::CallError, journal::JournalError},
 };
 
-/// Seconds after which a disk is worth another try.
-const DISK_RETRY_AFTER: f64 = 5.0;
-
 /// What the caller's own layers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TryAgain {
@@ -138,15 +135,10 @@ impl From<CallError> for Failure {
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
-        if error == JournalError::Closed {
-            return Self::shutting_down();
+        if error != JournalError::Closed {
+            tracing::error!(%error, "the journal");
         }
-        tracing::error!(%error, "the journal");
-        // Nothing was stored, and another try later may do.
-        let mut envelope = Envelope::new(ErrorCode::Internal, error.to_string()).with_retry_after(DISK_RETRY_AFTER);
-        envelope.http_status = StatusCode::SERVICE_UNAVAILABLE.as_u16();
-        envelope.retryable = true;
-        envelope.with_detail("reason", "journal").into()
+        error.to_envelope().into()
     }
 }
 

@@ -3,16 +3,12 @@
 
 use std::sync::Arc;
 
-use axum::{
-    extract::{FromRequest as _, Multipart, Request, multipart::Field},
-    http::StatusCode,
-};
+use axum::extract::{FromRequest as _, Multipart, Request, multipart::Field};
 use serde_json::{Map, Value, json};
 
 use super::{input::FILE_ID, routes::let_files_in};
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
-    model::envelope::ErrorCode,
     serve::{
         access::caller::Caller,
         answer::{
@@ -57,12 +53,10 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
     let mut parts = Multipart::from_request(request, state).await.map_err(|error| invalid(error.body_text()))?;
     let mut form = Form::default();
     let result = loop {
-        let next = tokio::time::timeout(state.settings.body_pause_max, parts.next_field()).await;
-        let field = match next {
-            Err(_) => break Err(too_slow(state)),
-            Ok(Err(error)) => break Err(invalid(error.body_text())),
-            Ok(Ok(None)) => break Ok(()),
-            Ok(Ok(Some(field))) => field,
+        let field = match parts.next_field().await {
+            Err(error) => break Err(invalid(error.body_text())),
+            Ok(None) => break Ok(()),
+            Ok(Some(field)) => field,
         };
         if form.fields.len() + form.files.len() >= PARTS_MAX {
             break Err(Failure::invalid(format!("the form has more than {PARTS_MAX} parts")));
@@ -102,7 +96,7 @@ async fn read_part(
             let max = state.limits.input_files_max;
             return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
         }
-        let file = take_file(state, caller, store, &name, field).await?;
+        let file = take_file(caller, store, &name, field).await?;
         form.files.push(FormFile { part, file });
     } else {
         let text = take_text(state, &part, field).await?;
@@ -112,14 +106,13 @@ async fn read_part(
 }
 
 async fn take_file(
-    state: &AppState,
     caller: &Caller,
     store: &Arc<FileStore>,
     name: &str,
     mut field: Field<'_>,
 ) -> Result<StoredFile, Failure> {
     let mut upload = store.upload(caller.tenant.clone(), name).await?;
-    while let Some(piece) = next_chunk(state, &mut field).await? {
+    while let Some(piece) = next_chunk(&mut field).await? {
         upload.write(&piece).await?;
     }
     Ok(upload.finish().await?)
@@ -129,7 +122,7 @@ async fn take_text(state: &AppState, part: &str, mut field: Field<'_>) -> Result
     let max = if part == REQUEST_PART { state.settings.body_bytes_max } else { state.limits.input_text_bytes_max };
     let mut room = state.caps.body();
     let mut bytes = Vec::new();
-    while let Some(piece) = next_chunk(state, &mut field).await? {
+    while let Some(piece) = next_chunk(&mut field).await? {
         if (bytes.len() + piece.len()) as u64 > max {
             return Err(too_large(max).with_detail("part", part));
         }
@@ -142,16 +135,8 @@ async fn take_text(state: &AppState, part: &str, mut field: Field<'_>) -> Result
     String::from_utf8(bytes).map_err(fault)
 }
 
-async fn next_chunk(state: &AppState, field: &mut Field<'_>) -> Result<Option<axum::body::Bytes>, Failure> {
-    match tokio::time::timeout(state.settings.body_pause_max, field.chunk()).await {
-        Err(_) => Err(too_slow(state)),
-        Ok(chunk) => chunk.map_err(|error| Failure::invalid(format!("the form breaks off: {}", error.body_text()))),
-    }
-}
-
-fn too_slow(state: &AppState) -> Failure {
-    let message = format!("the form was too slow: nothing came for {} s", state.settings.body_pause_max.as_secs_f64());
-    Failure::with_status(ErrorCode::InvalidRequest, StatusCode::REQUEST_TIMEOUT, message)
+async fn next_chunk(field: &mut Field<'_>) -> Result<Option<axum::body::Bytes>, Failure> {
+    field.chunk().await.map_err(|error| Failure::invalid(format!("the form breaks off: {}", error.body_text())))
 }
 
 /// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, `input` the inputs or

@@ -124,7 +124,7 @@ async fn take_raw(state: &AppState, caller: &Caller, request: Request) -> Result
     let mut upload = store.upload(caller.tenant.clone(), &name).await?;
     let mut pieces = request.into_body().into_data_stream();
     let mut any = false;
-    while let Some(piece) = next_piece(&mut pieces, state.settings.body_pause_max).await? {
+    while let Some(piece) = next_piece(&mut pieces).await? {
         any |= !piece.is_empty();
         upload.write(&piece).await?;
     }

@@ -208,7 +208,7 @@ async fn names_that_nobody_configured_make_no_series() {
         gateway.add_model(name.as_str(), name);
     }
     let runtime = builder.start().await.unwrap();
-    crate::serve::metrics::begin_with_zero(known.iter());
+    crate::serve::metrics::begin_with_zero(known.iter(), std::iter::empty());
     let state = state();
     state.door.open(without_runs(runtime));
     let service = router(state, door::routes(gateway));

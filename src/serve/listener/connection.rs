@@ -38,7 +38,13 @@ use super::{
     talk::Talk,
     timed_io::TimedIo,
 };
-use crate::model::envelope::{Envelope, ErrorCode};
+use crate::{
+    model::{
+        envelope::{Envelope, ErrorCode},
+        language::Language,
+    },
+    serve::answer::trace::RequestFacts,
+};
 
 /// An HTTP/2 connection shows this often that it is alive.
 const HTTP2_PING: Duration = Duration::from_secs(30);
@@ -160,25 +166,29 @@ async fn answer(
     Bounds { settings, leaving, .. }: Bounds,
 ) -> Result<Response<AnswerBody>, Infallible> {
     let turn = talk.begin();
+    let facts = RequestFacts::of(request.headers(), settings.language);
     let mut answer = if let Err(envelope) = check_head(&request, &settings) {
-        refuse(&talk, envelope)
+        refuse(&talk, envelope, &facts)
     } else {
         let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
         let fault = Arc::new(OnceLock::new());
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(ConnectInfo(peer));
         parts.extensions.insert(seat);
+        // Whatever answers, it names the same trace.
+        parts.extensions.insert(facts.clone());
         parts.extensions.insert(bytes_max.clone());
         let body = RequestBody::new(body, &settings, bytes_max, Arc::clone(&fault));
         let handling = async move { routes.oneshot(Request::from_parts(parts, Body::new(body))).await };
         let handled = AssertUnwindSafe(handling).catch_unwind().await;
         match (fault.get(), handled) {
-            (Some(fault), _) => refuse(&talk, fault.envelope()),
+            (Some(fault), _) => refuse(&talk, fault.envelope(), &facts),
             (None, Ok(Ok(answer))) => answer,
             (None, Ok(Err(never))) => match never {},
             (None, Err(_)) => {
                 tracing::error!(%peer, "a handler panicked");
-                refusal::answer(Envelope::new(ErrorCode::Internal, "a fault of this service; its log has more"))
+                let fault = Envelope::new(ErrorCode::Internal, "a fault of this service; its log has more");
+                refusal::answer(fault, &facts)
             }
         }
     };
@@ -189,13 +199,13 @@ async fn answer(
     Ok(answer.map(|body| AnswerBody::new(body, turn)))
 }
 
-fn refuse(talk: &Talk, envelope: Envelope) -> Response<Body> {
+fn refuse(talk: &Talk, envelope: Envelope, facts: &RequestFacts) -> Response<Body> {
     // On HTTP/2 the rest of one request is nobody else's trouble: its stream alone ends.
     if !talk.activity.is_http1() {
-        return refusal::answer(envelope);
+        return refusal::answer(envelope, facts);
     }
     talk.refuse();
-    refusal::last_answer(envelope)
+    refusal::last_answer(envelope, facts)
 }
 
 fn check_head(request: &Request<Incoming>, settings: &ListenerSettings) -> Result<(), Envelope> {
@@ -221,15 +231,15 @@ fn check_head(request: &Request<Incoming>, settings: &ListenerSettings) -> Resul
 fn say_too_slow(socket: &TcpStream, talk: &Talk) {
     if talk.activity.is_http1() {
         let envelope = refusal::invalid(StatusCode::REQUEST_TIMEOUT, "the request's head was too slow");
-        write_last(socket, &envelope);
+        write_last(socket, envelope, talk.language);
         talk.refuse();
     }
 }
 
 /// Writes a last answer into a socket that nobody serves, if it takes it at once.
-pub(super) fn write_last(socket: &TcpStream, envelope: &Envelope) {
+pub(super) fn write_last(socket: &TcpStream, envelope: Envelope, language: Language) {
     // The socket is given up whether or not this reached it.
-    let _ = socket.try_write(&refusal::text(envelope));
+    let _ = socket.try_write(&refusal::text(envelope, language));
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
 }
 

@@ -2,7 +2,7 @@
 
 use axum::{
     body::Body,
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     response::IntoResponse as _,
 };
 
@@ -10,8 +10,9 @@ use crate::{
     model::{
         contract,
         envelope::{Envelope, ErrorCode},
+        language::Language,
     },
-    serve::answer::failure::Failure,
+    serve::answer::{failure::Failure, trace::RequestFacts},
 };
 
 /// A request that is refused for its own sake, under the status that says why.
@@ -28,20 +29,27 @@ pub(super) fn no_place(what: &str) -> Envelope {
         .with_retry_after(1.0)
 }
 
-/// The envelope as an answer.
-pub(super) fn answer(envelope: Envelope) -> Response<Body> {
-    Failure::from(envelope).into_response()
+/// The envelope as an answer to the request of these facts.
+pub(super) fn answer(envelope: Envelope, facts: &RequestFacts) -> Response<Body> {
+    Failure::from(told(envelope, facts)).into_response()
+}
+
+fn told(envelope: Envelope, facts: &RequestFacts) -> Envelope {
+    let mut envelope = envelope.in_language(facts.language);
+    envelope.trace_id.get_or_insert_with(|| facts.trace_id.clone());
+    envelope
 }
 
 /// The envelope as an answer after which an HTTP/1 connection ends: what is left of the request is not read.
-pub(super) fn last_answer(envelope: Envelope) -> Response<Body> {
-    let mut answer = answer(envelope);
+pub(super) fn last_answer(envelope: Envelope, facts: &RequestFacts) -> Response<Body> {
+    let mut answer = answer(envelope, facts);
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// The envelope as the text of an HTTP/1.1 answer that ends the connection.
-pub(super) fn text(envelope: &Envelope) -> Vec<u8> {
+/// The envelope as the text of an HTTP/1.1 answer that ends the connection. Nothing is known of whoever reads it.
+pub(super) fn text(envelope: Envelope, language: Language) -> Vec<u8> {
+    let envelope = told(envelope, &RequestFacts::of(&HeaderMap::new(), language));
     let status = StatusCode::from_u16(envelope.http_status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body = envelope.to_wire().to_string();
     let mut head = format!(

@@ -59,7 +59,7 @@ impl<T: AsyncWrite + Unpin> RefusingIo<T> {
                 "this is no request of HTTP/1.1: its method, target, version, a header or its framing is wrong",
             ),
         };
-        Some(refusal::text(&refusal::invalid(status, message)))
+        Some(refusal::text(refusal::invalid(status, message), self.talk.language))
     }
 }
 

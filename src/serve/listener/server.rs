@@ -162,7 +162,7 @@ impl Door {
     fn take_in(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr, place: Place, routes: Router) {
         let door = Arc::clone(self);
         self.connections.spawn(async move {
-            let talk = Talk::open();
+            let talk = Talk::open(door.settings.language);
             let caller = Caller { socket: Arc::new(socket), peer, seat: place.seat };
             let bounds = Bounds {
                 settings: Arc::clone(&door.settings),
@@ -184,7 +184,7 @@ impl Door {
 
     fn refuse(self: &Arc<Self>, socket: TcpStream, full: Full) {
         metric::count(metric::CONNECTIONS_REFUSED, vec![Label::from_static_parts("reason", full.reason())], 1);
-        write_last(&socket, &refusal::no_place(full.as_str()));
+        write_last(&socket, refusal::no_place(full.as_str()), self.settings.language);
         if let Ok(waited_for) = Arc::clone(&self.refusing).try_acquire_owned() {
             let aborting = self.aborting.clone();
             self.connections.spawn(async move {

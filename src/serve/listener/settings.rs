@@ -1,6 +1,8 @@
-//! What a listener bears at most. Numbers only; reads no configuration.
+//! What a listener bears at most, and in which language it says so. Reads no configuration.
 
 use std::time::Duration;
+
+use crate::model::language::Language;
 
 /// Connections at once.
 pub const CONNECTIONS_MAX: u32 = 10_000;
@@ -45,6 +47,8 @@ pub struct ListenerSettings {
     pub idle_timeout: Duration,
     pub write_timeout: Duration,
     pub http2_streams_max: u32,
+    /// Of refusals whose request asks for none.
+    pub language: Language,
 }
 
 impl Default for ListenerSettings {
@@ -63,6 +67,7 @@ impl Default for ListenerSettings {
             idle_timeout: IDLE_TIMEOUT,
             write_timeout: WRITE_TIMEOUT,
             http2_streams_max: HTTP2_STREAMS_MAX,
+            language: Language::En,
         }
     }
 }

@@ -13,11 +13,14 @@ use std::{
 use tokio::time::Instant;
 
 use super::activity::{Activity, UnderWay};
+use crate::model::language::Language;
 
 /// One connection's talk.
 #[derive(Debug)]
 pub(super) struct Talk {
     pub(super) activity: Arc<Activity>,
+    /// Of what is said to it without a request that asks for one.
+    pub(super) language: Language,
     requests: AtomicU32,
     next_id: AtomicU64,
     is_answering: AtomicBool,
@@ -37,9 +40,10 @@ pub(super) struct Turn {
 }
 
 impl Talk {
-    pub(super) fn open() -> Arc<Self> {
+    pub(super) fn open(language: Language) -> Arc<Self> {
         Arc::new(Self {
             activity: Activity::open(),
+            language,
             requests: AtomicU32::new(0),
             next_id: AtomicU64::new(0),
             is_answering: AtomicBool::new(false),

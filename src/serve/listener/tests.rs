@@ -151,6 +151,7 @@ fn assert_envelope(answer: &str, status: u16, code: &str) {
     assert_eq!(body["error"]["error_code"], code, "{answer}");
     assert_eq!(body["error"]["http_status"], status, "{answer}");
     assert!(head.contains("content-type: application/json"), "{answer}");
+    assert_eq!(body["error"]["trace_id"].as_str().map(str::len), Some(32), "{answer}");
 }
 
 async fn assert_alive(address: SocketAddr) {
@@ -251,6 +252,11 @@ async fn bodies_have_their_bounds() {
         assert_envelope(&answer, 413, "INVALID_REQUEST");
         let answer = say(server.address(), post_to(path, "transfer-encoding: chunked\r\n", &chunked(&over))).await;
         assert_envelope(&answer, 413, "INVALID_REQUEST");
+        // Who says its trace and its language is answered with them.
+        let trace = "0af7651916cd43dd8448eb211c80319c";
+        let own = format!("accept-language: ko\r\ntraceparent: 00-{trace}-b7ad6b7169203331-01\r\n{}", sized(&over));
+        let answer = say(server.address(), post_to(path, &own, &over)).await;
+        assert!(answer.contains(trace) && answer.contains("요청이 올바르지 않습니다."), "{answer}");
     }
     let announced = post_to("/echo", "content-length: 1000000000000\r\nexpect: 100-continue\r\n", "");
     let answer = say(server.address(), announced).await;
@@ -385,7 +391,8 @@ async fn a_flood_of_connections_is_told_and_those_inside_are_served() {
             told += 1;
         }
         seen += 1;
-        assert!(server.connections() <= CAP + 64, "{} connections are held", server.connections());
+        // Of those that are turned away 64 are waited for; one a worker may be over and not counted out yet.
+        assert!(server.connections() <= CAP + 64 + 2, "{} connections are held", server.connections());
         if seen % 500 == 0 {
             let socket = &mut inside[seen / 500];
             socket.write_all(b"GET /ok HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

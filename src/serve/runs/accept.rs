@@ -17,17 +17,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{find::Found, input};
 use crate::{
     journal::query::TenantScope,
-    model::{envelope::ErrorCode, nearest, run::RunRecord},
+    model::{envelope::ErrorCode, hex::hex, nearest, run::RunRecord},
     runtime::{
         accept::{Accepted, NewRun},
         engine::Runtime,
         journal::{Idempotency, RunAccepted, RunOwner},
     },
     serve::{
-        access::{
-            caller::{Caller, Named},
-            random::hex,
-        },
+        access::caller::{Caller, Named},
         answer::{
             body::{expect_json, parse, read_whole},
             failure::Failure,

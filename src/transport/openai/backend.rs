@@ -171,7 +171,11 @@ impl Backend for OpenAiAgent {
     }
 
     fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
-        Some(Box::pin(async { probe_models(&self.client).await.map(drop).map_err(warm_up::or_loading) }))
+        Some(Box::pin(async {
+            let settings = &self.agent.settings;
+            let path = settings.paths.models.for_model(&settings.model);
+            probe_models(&self.client, &path).await.map(drop).map_err(warm_up::or_loading)
+        }))
     }
 }
 

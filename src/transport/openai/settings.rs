@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::probe::MODELS_PATH;
 use crate::transport::template::{Filling, Template};
 
 /// The most output tokens that an agent can ask for.
@@ -59,11 +60,17 @@ pub struct OpenAiPaths {
     pub chat: ModelPath,
     /// Embeddings.
     pub embeddings: ModelPath,
+    /// The list of models, by which it is seen whether the server is well.
+    pub models: ModelPath,
 }
 
 impl Default for OpenAiPaths {
     fn default() -> Self {
-        Self { chat: ModelPath::new("/chat/completions"), embeddings: ModelPath::new("/embeddings") }
+        Self {
+            chat: ModelPath::new("/chat/completions"),
+            embeddings: ModelPath::new("/embeddings"),
+            models: ModelPath::new(MODELS_PATH),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
         client::{KeyPlace, ProviderOptions},
         fake_server::{FakeServer, Step, answer, stream, stream_head},
         openai::{
-            probe::probe_models,
+            probe::{MODELS_PATH, probe_models},
             settings::{ModelPath, OpenAiPaths, StreamUpstream},
         },
         secret::Secret,
@@ -115,6 +115,22 @@ async fn an_azure_deployment_is_asked_at_its_own_path() {
     let first = "POST /openai/deployments/my%20deployment%2F1/chat/completions?api-version=2024-10-21 HTTP/1.1\r\n";
     assert!(sent.starts_with(first) && sent.contains("api-key: azure-key-1\r\n"), "{sent}");
     assert!(!sent.to_ascii_lowercase().contains("authorization"), "{sent}");
+}
+
+#[tokio::test]
+async fn a_server_is_asked_for_its_health_where_its_models_are() {
+    for (paths, want) in [
+        (OpenAiPaths::default(), "GET /v1/models HTTP/1.1\r\n"),
+        (
+            OpenAiPaths { models: ModelPath::new("/own/{model}/info"), ..OpenAiPaths::default() },
+            "GET /v1/own/m/info HTTP/1.1\r\n",
+        ),
+    ] {
+        let server = FakeServer::start(vec![answer(200, "", r#"{"data": []}"#)]).await;
+        let agent = agent(&server, OpenAiSettings { model: "m".to_owned(), paths, ..settings() });
+        agent.health().unwrap().await.unwrap();
+        assert!(server.requests()[0].starts_with(want), "{want}: {:?}", server.requests());
+    }
 }
 
 #[tokio::test]
@@ -286,10 +302,10 @@ async fn models() {
     let loading = r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
     let server = FakeServer::start(vec![answer(200, "", list), answer(503, "", loading), answer(200, "", "{}")]).await;
     let client = client(&server);
-    assert_eq!(probe_models(&client).await.unwrap(), ["qwen", "gemma"]);
+    assert_eq!(probe_models(&client, MODELS_PATH).await.unwrap(), ["qwen", "gemma"]);
     assert!(server.requests()[0].starts_with("GET /v1/models HTTP/1.1\r\n"));
-    assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::status(503));
-    assert_eq!(probe_models(&client).await.unwrap_err().ending, Ending::BadReply);
+    assert_eq!(probe_models(&client, MODELS_PATH).await.unwrap_err().ending, Ending::status(503));
+    assert_eq!(probe_models(&client, MODELS_PATH).await.unwrap_err().ending, Ending::BadReply);
 }
 
 fn loading() -> Vec<Step> {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
+use super::outline::Outline;
 use crate::{
     model::{
         facts::Ending,
@@ -57,21 +58,7 @@ pub(super) struct FrameReader {
     odd: StreamReader,
 }
 
-#[derive(Deserialize)]
-struct Frame<'a> {
-    #[serde(borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error_code: Option<&'a RawValue>,
-    #[serde(borrow, rename = "errorCode")]
-    error_code_camel: Option<&'a RawValue>,
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-}
+type Frame<'a> = Outline<'a, Vec<Choice<'a>>>;
 
 #[derive(Deserialize)]
 struct Choice<'a> {
@@ -125,7 +112,7 @@ impl FrameReader {
             return Ok(Meaning::Done);
         }
         match serde_json::from_str::<Frame<'_>>(&event.data) {
-            Ok(frame) if frame.is_usual() => Ok(self.take(&frame)),
+            Ok(frame) if is_usual(&frame) => Ok(self.take(&frame)),
             Ok(frame) if frame.choices.is_some() => self.take_suspicious(head, event, &frame),
             _ => self.take_odd(head, event),
         }
@@ -240,16 +227,9 @@ impl FrameReader {
     }
 }
 
-impl Frame<'_> {
-    /// Answers, and no trace of an error.
-    fn is_usual(&self) -> bool {
-        let nothing = |part: Option<&RawValue>| part.is_none_or(|part| !says_something(part.get()));
-        self.choices.is_some()
-            && nothing(self.error)
-            && nothing(self.error_code)
-            && nothing(self.error_code_camel)
-            && nothing(self.kind)
-    }
+/// Answers, and no trace of an error.
+fn is_usual(frame: &Frame<'_>) -> bool {
+    frame.choices.is_some() && !frame.doubtful().any(|part| says_something(part.get()))
 }
 
 fn says_something(json: &str) -> bool {

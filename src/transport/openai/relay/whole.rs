@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
+use super::outline::Outline;
 use crate::{
     model::{
         facts::Ending,
@@ -24,24 +25,6 @@ pub(super) struct Seen {
 }
 
 #[derive(Deserialize)]
-struct Head<'a> {
-    #[serde(borrow)]
-    choices: Option<&'a RawValue>,
-    #[serde(borrow)]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error_code: Option<&'a RawValue>,
-    #[serde(borrow, rename = "errorCode")]
-    error_code_camel: Option<&'a RawValue>,
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow)]
-    usage: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
 struct Choice {
     finish_reason: Option<String>,
 }
@@ -57,10 +40,9 @@ pub(super) fn look(
         status: Some(head.status),
         ..AttemptFailure::new(Ending::BadReply, message)
     };
-    let seen = serde_json::from_slice::<Head<'_>>(body)
+    let seen = serde_json::from_slice::<Outline<'_, &RawValue>>(body)
         .map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
-    let doubtful = [seen.error, seen.error_code, seen.error_code_camel, seen.kind];
-    if doubtful.iter().any(|part| part.is_some_and(|part| part.get() != "null")) {
+    if seen.doubtful().any(|part| part.get() != "null") {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
         if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
