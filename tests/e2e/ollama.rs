@@ -66,6 +66,7 @@ fn a_run_pays_for_one_cold_start_and_never_lets_the_server_queue() {
     assert!(json["tokens"]["output"].as_u64().is_some_and(|tokens| tokens > 0), "{json:#}");
     let seen = server.seen();
     assert_eq!((&seen["loads"], &seen["aborted_loads"], &seen["left"]), (&json!(1), &json!(0), &json!(0)), "{seen:#}");
+    assert_eq!(seen["warm_ups"], 1, "the runtime's own call has it loaded: {seen:#}");
     assert_eq!((&seen["running_max"], &seen["waiting_max"]), (&json!(1), &json!(0)), "one slot: {seen:#}");
     assert_eq!((&seen["num_ctx"], &seen["keep_alive"]), (&json!([8192]), &json!(["900s"])), "{seen:#}");
 }

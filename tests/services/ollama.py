@@ -78,7 +78,7 @@ class Server:
         self.loading = None
         self.pending = 0
         self.seen = {
-            "chats": 0, "loads": 0, "aborted_loads": 0, "evictions": 0, "expired": 0, "busy": 0, "left": 0, "finished": 0,
+            "chats": 0, "warm_ups": 0, "loads": 0, "aborted_loads": 0, "evictions": 0, "expired": 0, "busy": 0, "left": 0, "finished": 0,
             "running_max": 0, "waiting_max": 0, "embeds": 0, "num_ctx": [], "keep_alive": [],
         }
         threading.Thread(target=self.let_go, daemon=True).start()
@@ -301,7 +301,7 @@ class Ollama(BaseHTTPRequestHandler):
         messages, options = asked.get("messages") or [], asked.get("options") or {}
         num_ctx, keep_alive = options.get("num_ctx", 4096), asked.get("keep_alive")
         with state.changed:
-            state.seen["chats"] += 1
+            state.seen["chats" if messages else "warm_ups"] += 1
             state.seen["num_ctx"] = sorted({*state.seen["num_ctx"], num_ctx})
             state.seen["keep_alive"] = sorted({*state.seen["keep_alive"], str(keep_alive)})
         bare = {"model": name, "created_at": now(), "message": {"role": "assistant", "content": ""}, "done": True}

@@ -38,19 +38,19 @@ impl Chunks {
         let mut choice = Map::from_iter([("index".to_owned(), json!(0)), ("delta".to_owned(), Value::Object(delta))]);
         choice.extend(line.logprobs.as_ref().map(|list| ("logprobs".to_owned(), json!({ "content": list }))));
         choice.insert("finish_reason".to_owned(), Value::Null);
-        Some(self.chunk(json!([choice])))
+        Some(self.chunk(&json!([choice])))
     }
 
     /// The chunk that says why the answer ended.
     pub(super) fn finished(&mut self, reason: &str) -> Value {
         let reason = finish_reason(reason, self.tool_calls > 0);
         let delta = self.delta();
-        self.chunk(json!([{ "index": 0, "delta": delta, "finish_reason": reason }]))
+        self.chunk(&json!([{ "index": 0, "delta": delta, "finish_reason": reason }]))
     }
 
     /// The chunk that tells the usage.
     pub(super) fn usage(&self, usage: Usage) -> Value {
-        let mut chunk = self.chunk(json!([]));
+        let mut chunk = self.chunk(&json!([]));
         chunk["usage"] = usage_of(usage);
         chunk
     }
@@ -72,7 +72,7 @@ impl Chunks {
         json!({ "index": index, "id": id, "type": "function", "function": function })
     }
 
-    fn chunk(&self, choices: Value) -> Value {
+    fn chunk(&self, choices: &Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created_unix_s, "model": self.model,
             "choices": choices,
