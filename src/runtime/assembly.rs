@@ -11,13 +11,13 @@ use std::{
 use arc_swap::ArcSwapOption;
 
 use super::{
-    adaptive::{ProviderLimit, ProviderShares},
     address::Address,
     builder::StartError,
     compartments_builder::CompartmentsBuilder,
     core::{AgentCommon, AgentCore, BreakerId, Guard, ProviderCore},
     ports::{Backend, Clock, ColdStart},
     presence::Presence,
+    provider_shares::{adaptive_limit, guarantees},
     rates::Rate,
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
@@ -32,7 +32,7 @@ use crate::{
             settings::{BreakerSettings, Scope},
             window::Source,
         },
-        bulkhead::{Bulkhead, Guarantees, NO_MEMBER},
+        bulkhead::{Guarantees, NO_MEMBER},
         chance::Chance,
         compartment::needs::CountId,
         fallback::Rank,
@@ -112,73 +112,6 @@ pub(crate) fn make_providers(
         }
     }
     Ok(providers)
-}
-
-/// The adaptive limit of a provider, if it has one. What is kept of its slots must fit into the most that they can be.
-fn adaptive_limit(
-    settings: &ProviderSettings,
-    (members, places): (&[&AgentSettings], &[Name]),
-    compartments: &CompartmentsBuilder<'_>,
-    now: Timestamp,
-) -> Result<Option<ProviderLimit>, StartError> {
-    let Some(adaptive) = settings.adaptive else { return Ok(None) };
-    if let Some(broken) = adaptive.check().into_iter().next() {
-        return Err(StartError::Setting { name: settings.name.clone(), broken });
-    }
-    let most = adaptive.under(settings.slots).max;
-    let Guarantees { features, .. } = guarantees(settings, most, (members, places), compartments)?;
-    let named = |name: &Name| settings.guaranteed.iter().find(|(agent, _)| agent == name).map(|(_, share)| *share);
-    // Who is gone has no share.
-    let is_here = |name: &Name| members.iter().any(|member| member.name == *name);
-    let share = |name: &Name| if is_here(name) { named(name) } else { Some(0) };
-    let shares = ProviderShares { agents: places.iter().map(share).collect(), features };
-    Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
-}
-
-/// What of a provider's slots is kept for agents, features and classes.
-fn guarantees(
-    settings: &ProviderSettings,
-    cap: u32,
-    (members, places): (&[&AgentSettings], &[Name]),
-    compartments: &CompartmentsBuilder<'_>,
-) -> Result<Guarantees, StartError> {
-    let features = compartments.guaranteed_of(&settings.name);
-    let sum: u64 = features.iter().copied().map(u64::from).sum();
-    if sum > u64::from(cap) {
-        return Err(StartError::FeatureShares { provider: settings.name.clone(), guaranteed: sum, slots: cap });
-    }
-    let shares = shares(settings, cap, members)?;
-    // By place; who is gone has none.
-    let share_of = |name: &Name| members.iter().position(|member| member.name == *name).and_then(|at| shares.get(at));
-    let agents = places.iter().map(|name| share_of(name).copied().unwrap_or(0)).collect();
-    Ok(Guarantees { agents, features, classes: compartments.classes().shares_of(cap) })
-}
-
-/// What each member of a provider is guaranteed of its `cap` slots: as configured, else an equal part of all, or of what the
-/// configured shares leave where that is less.
-fn shares(settings: &ProviderSettings, cap: u32, members: &[&AgentSettings]) -> Result<Vec<u32>, StartError> {
-    let provider = &settings.name;
-    if cap > SLOTS_MAX {
-        let broken = InvalidSetting::new("slots", cap, format!("must be at most {SLOTS_MAX}"));
-        return Err(StartError::Setting { name: provider.clone(), broken });
-    }
-    for (agent, _) in &settings.guaranteed {
-        if !members.iter().any(|member| member.name == *agent) {
-            return Err(StartError::StrangeShare { provider: provider.clone(), agent: agent.clone() });
-        }
-    }
-    let named = |member: &AgentSettings| {
-        settings.guaranteed.iter().find(|(agent, _)| *agent == member.name).map(|(_, share)| *share)
-    };
-    let guaranteed: u64 = members.iter().filter_map(|member| named(member)).map(u64::from).sum();
-    let left = u64::from(cap).checked_sub(guaranteed).and_then(|left| u32::try_from(left).ok());
-    let Some(left) = left else {
-        return Err(StartError::Shares { provider: provider.clone(), guaranteed, slots: cap });
-    };
-    let unnamed = members.iter().filter(|member| named(member).is_none()).count();
-    let equal = Bulkhead::equal_shares(cap, members.len()).first().copied().unwrap_or(0);
-    let rest = Bulkhead::equal_shares(left, unnamed).first().copied().unwrap_or(0);
-    Ok(members.iter().map(|member| named(member).unwrap_or(equal.min(rest))).collect())
 }
 
 /// How long one attempt of the agent, or the warm-up before it, can take.
@@ -261,10 +194,7 @@ pub(crate) fn make_agents(
             return Err(StartError::NoProvider { agent: name, provider: settings.provider });
         };
         let target: Arc<str> = target_name(&settings).into();
-        let guard_name = match further_of {
-            None => format!("agent:{name}"),
-            Some(_) => format!("agent:{name}:{target}"),
-        };
+        let guard_name = further_of.map_or_else(|| format!("agent:{name}"), |_| format!("agent:{name}:{target}"));
         let kept = before.target(place_of(position));
         let guard_name = (guard_name, kept.map(|core| core.guard.id));
         let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;

@@ -285,12 +285,7 @@ impl RuntimeBuilder {
 
     /// Starts the actors on the present tokio runtime.
     pub async fn start(self) -> Result<Runtime, StartError> {
-        if cfg!(panic = "abort") {
-            return Err(StartError::PanicAbort);
-        }
-        if self.agents.len() > AGENTS_MAX {
-            return Err(StartError::TooManyAgents);
-        }
+        self.check()?;
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         tracing::debug!(seed, "all jitter comes from this seed");
         let chance = Chance::from_seed(seed);
@@ -342,15 +337,30 @@ impl RuntimeBuilder {
             reloading: tokio::sync::Mutex::new(()),
             gone_labels: ArcSwap::default(),
         });
-        shared.pulse.begin(shared.now());
-        let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
-        let runs = Arc::new(RunTable::default());
-        let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };
-        let (root, joined) =
-            Actor::spawn(None, root, ()).await.map_err(|error| StartError::Actors(error.to_string()))?;
-        if let Some(queue) = &shared.deferred {
-            shared.tracker.spawn(Worker::new(Arc::clone(&shared), Arc::clone(queue)).work());
-        }
-        Ok(Runtime::new(shared, runs, events, root, joined))
+        begin(shared).await
     }
+
+    /// What can be wrong before anything is made.
+    fn check(&self) -> Result<(), StartError> {
+        if cfg!(panic = "abort") {
+            Err(StartError::PanicAbort)
+        } else if self.agents.len() > AGENTS_MAX {
+            Err(StartError::TooManyAgents)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Starts the actors.
+async fn begin(shared: Arc<Shared>) -> Result<Runtime, StartError> {
+    shared.pulse.begin(shared.now());
+    let (events, _) = broadcast::channel(BREAKER_EVENTS_MAX);
+    let runs = Arc::new(RunTable::default());
+    let root = RootActor { shared: Arc::clone(&shared), events: events.clone(), runs: Arc::clone(&runs) };
+    let (root, joined) = Actor::spawn(None, root, ()).await.map_err(|error| StartError::Actors(error.to_string()))?;
+    if let Some(queue) = &shared.deferred {
+        shared.tracker.spawn(Worker::new(Arc::clone(&shared), Arc::clone(queue)).work());
+    }
+    Ok(Runtime::new(shared, runs, events, root, joined))
 }

@@ -1,11 +1,14 @@
 //! All slots of a runtime behind one short lock: what callers take and give back, and who waits for it. What is taken is a value; its
 //! drop gives back exactly what was taken, exactly once, and hands it to those who wait, in the same step.
 
+mod needs;
 mod resize;
 
 use std::sync::{Arc, Mutex};
 
 use metrics::Gauge;
+use needs::needs_of;
+pub(crate) use needs::{Part, is_of_target};
 use tokio::sync::oneshot;
 
 use super::{
@@ -18,9 +21,9 @@ use super::{
 use crate::{
     model::clock::Timestamp,
     policy::{
-        bulkhead::{Full, Member, NO_MEMBER},
+        bulkhead::Full,
         compartment::{
-            directory::{Directory, Place, Stranger},
+            directory::{Directory, Stranger},
             line::{LineFull, LineId, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -335,15 +338,6 @@ fn show_feature(state: &State, seat: Seat) {
     }
 }
 
-/// What of a call's slots is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// All of them.
-    Everything,
-    /// Those that this target adds to what the call has.
-    Target,
-}
-
 /// Who wants to line up.
 pub(crate) enum Lining {
     /// A caller; what it gets is sent there.
@@ -367,29 +361,6 @@ pub(crate) enum NoPlace {
     Full(LineFull),
     /// It may not call at all.
     Stranger(Stranger),
-}
-
-/// A target's slots first (its provider's), then those of the call: the agent's, the feature's, the tenant's, the cell's.
-fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part) -> Needs {
-    let target = target_needs(agent, place.feature, class);
-    if part == Part::Target {
-        return target;
-    }
-    let own = Member { agent: NO_MEMBER, feature: place.feature, class };
-    let mut needs = target;
-    needs.push(Seat { count: agent.common.count, member: own });
-    place.needs.iter().for_each(|seat| needs.push(seat));
-    needs
-}
-
-fn target_needs(agent: &AgentCore, feature: u16, class: u16) -> Needs {
-    let member = Member { agent: agent.member, feature, class };
-    Needs::of(agent.provider.count.map(|count| Seat { count, member }))
-}
-
-/// The slots that a target adds to those of its call.
-pub(crate) fn is_of_target(agent: &AgentCore) -> Needs {
-    target_needs(agent, NO_MEMBER, NO_MEMBER)
 }
 
 fn served(shared: &Arc<Shared>, granted: &Granted<Waiter>) -> Served {

@@ -56,6 +56,7 @@ mod parked;
 mod permit;
 mod presence;
 mod probing;
+mod provider_shares;
 mod rates;
 pub(crate) mod refusal;
 mod root;

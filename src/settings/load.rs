@@ -180,11 +180,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut keys = read_keys(&mut reader);
     let spending = read_spending(&mut reader);
     let mut callers = read_volume_guard(&mut reader);
-    let mut compartments = read_compartments(&mut reader);
-    (compartments.classes, compartments.shedding) = read_priorities(&mut reader);
-    for key in &mut keys {
-        key.priority_max = key.priority_max.in_order(&compartments.classes.order);
-    }
+    let mut compartments = read_counted(&mut reader, &mut keys);
     reader.finish(&LATER);
     check_keys(&keys, &place_of(&root, "keys"), &mut report.problems);
     read_defaults(defaults, place_of(&root, "defaults"), &mut report);
@@ -223,6 +219,16 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         warnings,
         explained: report.rows(),
     })
+}
+
+/// Compartments with their classes; each key's highest class stands in the order of these.
+fn read_counted(root: &mut Reader<'_, '_>, keys: &mut [KeySettings]) -> CompartmentSettings {
+    let mut compartments = read_compartments(root);
+    (compartments.classes, compartments.shedding) = read_priorities(root);
+    for key in keys {
+        key.priority_max = key.priority_max.in_order(&compartments.classes.order);
+    }
+    compartments
 }
 
 /// Where a table stands.
