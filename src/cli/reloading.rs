@@ -260,6 +260,6 @@ impl Hangup {
         {
             return;
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }

@@ -120,6 +120,7 @@ impl TokenBudget {
 
     /// Puts the real use in place of what was reserved, in the reservation's own minute: the rest is free again at once, and what was
     /// used beyond it is debt there. A reservation whose minute is over settles to nothing.
+    #[allow(clippy::needless_pass_by_value, reason = "a reservation is settled once: who settles it has it no more")]
     pub fn settle(&mut self, reservation: ReservationId, used: u64, now: Timestamp) {
         let now = self.advance(now);
         let ReservationId { at, tokens } = reservation;

@@ -221,9 +221,9 @@ pub(crate) fn make_agents(
             keyed: if provider.key_guard.is_some() { Keyed::Yes } else { Keyed::No },
             guard,
             common,
-            ledger: before.ledger(kept, settings.restart),
+            ledger: Before::ledger(kept, settings.restart),
             address: kept.map_or_else(|| Arc::new(Address::vacant()), |core| Arc::clone(&core.address)),
-            metrics: before.metrics(kept, name.as_str(), settings.slots),
+            metrics: Before::metrics(kept, name.as_str(), settings.slots),
             presence: kept.map_or_else(|| Arc::new(Presence::default()), |core| Arc::clone(&core.presence)),
             superseded: AtomicBool::new(false),
             model: loaded.of(&settings, &provider.settings, &*backend),
@@ -247,7 +247,7 @@ fn common_of(
     let count = renew_slots(compartments, known.as_ref().map(|known| known.count), name, settings.slots);
     match known {
         Some(common) => {
-            before.renew_common(&common, settings);
+            Before::renew_common(&common, settings);
             common
         }
         None => Arc::new(AgentCommon::of(settings, number, count)),

@@ -97,7 +97,7 @@ impl AgentHandle {
             let permit = self.admit_as(context, parked, Held::Nothing)?;
             return Ok(Admitted { target: self.clone(), permit, route: None });
         }
-        self.admit_on(Route::of(self), context, parked, None)
+        Self::admit_on(Route::of(self), context, parked, None)
     }
 
     /// The same for a call that was given every slot at `target` in the line.
@@ -114,12 +114,11 @@ impl AgentHandle {
         }
         let mut route = Route::of(self);
         route.first(target);
-        self.admit_on(route, context, parked, Some(seats))
+        Self::admit_on(route, context, parked, Some(seats))
     }
 
     /// The first target of the route that takes the call; `given` are the slots at the first of them.
     fn admit_on(
-        &self,
         mut route: Route,
         context: &CallContext,
         parked: &ParkedAt,

@@ -322,7 +322,7 @@ impl AgentHandle {
         let agent = &self.agent;
         let take = |part| {
             let taken = self.shared.compartments.take(&self.shared, agent, context.asking(), (part, now));
-            taken.map_err(|no_seats| Refusal::of_no_seats(no_seats))
+            taken.map_err(Refusal::of_no_seats)
         };
         let all = match held {
             Held::Call(call_slot) => {

@@ -274,12 +274,12 @@ impl Story {
         self.spent = self.spent.saturating_add(spent);
     }
 
-    fn degraded(&self, action: Rung) -> Option<Box<Degraded>> {
+    fn degraded(&self, action: Rung) -> Box<Degraded> {
         let word = metrics::Label::from_static_parts;
         let agent = metrics::Label::new("agent", self.front.name().as_str().to_owned());
         let labels = vec![agent, word("action", action.as_str()), word("cause", self.cause.as_str())];
         metric::count(metric::DEGRADED, labels, 1);
-        Some(Box::new(Degraded { cause: self.cause, action, error: (*self.first.envelope).clone() }))
+        Box::new(Degraded { cause: self.cause, action, error: (*self.first.envelope).clone() })
     }
 
     /// A lighter target answered.
@@ -287,7 +287,7 @@ impl Story {
         self.tries.append(&mut reply.tries);
         self.spend(&mut reply.attempts, reply.usage, reply.spent);
         CallReply {
-            degraded: self.degraded(Rung::Lighter),
+            degraded: Some(self.degraded(Rung::Lighter)),
             attempts: self.attempts,
             usage: self.usage,
             spent: self.spent,
@@ -302,7 +302,7 @@ impl Story {
         let shared = &self.front.shared;
         let call_id = self.first.call_id.clone().unwrap_or_else(|| shared.call_id(shared.now()));
         CallReply {
-            degraded: self.degraded(Rung::Default),
+            degraded: Some(self.degraded(Rung::Default)),
             output,
             usage: self.usage,
             finish_reason: None,
@@ -317,7 +317,7 @@ impl Story {
 
     /// The call is made later. Whoever asks again at once would only have it made twice.
     fn put_off(self, ticket: &Ticket) -> CallError {
-        let degraded = self.degraded(Rung::Deferred);
+        let degraded = Some(self.degraded(Rung::Deferred));
         let mut error = self.ended();
         error.envelope.details.insert("deferred".to_owned(), json!(ticket));
         CallError { degraded, deferred: Some(Box::new(ticket.clone())), exhausted: true, ..error }
@@ -333,7 +333,7 @@ impl Story {
     /// The error as a notice.
     fn noticed(mut self, notice: Option<&Notice>) -> CallError {
         self.tell(notice);
-        let degraded = self.degraded(Rung::Notice);
+        let degraded = Some(self.degraded(Rung::Notice));
         CallError { degraded, ..self.ended() }
     }
 

@@ -312,7 +312,7 @@ impl OrchestratorActor {
         };
         match admitted {
             Ok(admitted) => {
-                self.begin(run, inner, (agent, Begins::Admitted(admitted)), request);
+                self.begin(run, inner, (agent, Begins::Admitted(Box::new(admitted))), request);
                 Ok(())
             }
             // Standing in the line is no refusal, so it is not counted as one.

@@ -55,7 +55,7 @@ pub(crate) fn idempotency_key(run: &RunCell, plan: &RunPlan, key: StepKey) -> St
 /// How a step's call begins.
 pub(crate) enum Begins {
     /// A target took it. What refuses or fails then goes down its ladder, if it has one.
-    Admitted(Admitted),
+    Admitted(Box<Admitted>),
     /// It was refused, and goes down its ladder at once.
     Refused(Box<CallError>),
     /// It was refused or failed before, and only this rung is tried.

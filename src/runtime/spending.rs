@@ -351,7 +351,9 @@ fn text_of(value: &serde_json::Value) -> String {
                 text.push(' ');
             }
             serde_json::Value::Array(items) if depth > 0 => {
-                items.iter().for_each(|item| gather(item, depth - 1, text));
+                for item in items {
+                    gather(item, depth - 1, text);
+                }
             }
             serde_json::Value::Object(members) if depth > 0 => {
                 members.values().for_each(|member| gather(member, depth - 1, text));

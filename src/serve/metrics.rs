@@ -133,7 +133,7 @@ mod tests {
         let handle = recorder.handle();
         let [plain, with_targets] = ["plain", "with-targets"].map(|name| Name::try_new(name).unwrap());
         metrics::with_local_recorder(&recorder, || {
-            begin_with_zero([&plain, &with_targets].into_iter(), [&with_targets].into_iter())
+            begin_with_zero([&plain, &with_targets].into_iter(), [&with_targets].into_iter());
         });
         let page = handle.render();
         let series = |metric: metric::Metric, agent: &str, reason: &str| {

@@ -29,8 +29,8 @@ const FEATURE_LATER: [&str; 1] = ["stage"];
 
 /// Reads all four tables; the classes are read elsewhere.
 pub(super) fn read_compartments(root: &mut Reader<'_, '_>) -> CompartmentSettings {
-    let features = read_each(root, "features", FEATURES_MAX, read_feature);
-    let tiers = read_each(root, "tiers", TIERS_MAX, read_tier);
+    let features = read_each(root, "features", FEATURES_MAX, |name, reader| Some(read_feature(name, reader)));
+    let tiers = read_each(root, "tiers", TIERS_MAX, |name, reader| Some(read_tier(name, reader)));
     let tenants = read_each(root, "tenants", TENANTS_NAMED_MAX, read_tenant);
     let settings = CompartmentSettings { features, tiers, tenants, ..CompartmentSettings::default() };
     read_rules(root, settings)
@@ -114,7 +114,7 @@ fn named_table<'t>(name: &str, node: &'t Node, path: &str) -> Result<(Name, &'t 
     Ok((name, table))
 }
 
-fn read_feature(name: Name, mut reader: Reader<'_, '_>) -> Option<FeatureSettings> {
+fn read_feature(name: Name, mut reader: Reader<'_, '_>) -> FeatureSettings {
     let mut feature = FeatureSettings::new(name);
     feature.slots = read_slots(&mut reader);
     feature.rates = read_rates(&mut reader);
@@ -140,16 +140,16 @@ fn read_feature(name: Name, mut reader: Reader<'_, '_>) -> Option<FeatureSetting
     // Read with those of agents.
     reader.know(&["ladder"]);
     reader.finish(&FEATURE_LATER);
-    Some(feature)
+    feature
 }
 
-fn read_tier(name: Name, mut reader: Reader<'_, '_>) -> Option<TierSettings> {
+fn read_tier(name: Name, mut reader: Reader<'_, '_>) -> TierSettings {
     let mut tier = TierSettings::new(name);
     tier.slots = read_slots(&mut reader);
     tier.rates = read_rates(&mut reader);
     tier.max_wait = read_max_wait(&mut reader);
     reader.finish(&[]);
-    Some(tier)
+    tier
 }
 
 /// Whether its tier is there is asked when all tiers are read.

@@ -145,16 +145,12 @@ fn read_url(reader: &mut Reader<'_, '_>, key: &str, node: &Node) -> Option<Strin
         reader.refuse(key, "must be a text in quotes");
         return None;
     };
-    match check_url(url) {
-        Err(rule) => {
-            reader.refuse(key, rule);
-            None
-        }
-        Ok(()) => {
-            reader.explain(key, url.as_str());
-            Some(url.clone())
-        }
+    if let Err(rule) = check_url(url) {
+        reader.refuse(key, rule);
+        return None;
     }
+    reader.explain(key, url.as_str());
+    Some(url.clone())
 }
 
 /// Answers leave this machine encrypted, or not at all.

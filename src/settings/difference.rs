@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::model::hex::hex;
+
 use super::{
     agent_backend::AgentBackend,
     load::{Settings, explain},
@@ -96,15 +98,11 @@ fn needs_restart(key: &str) -> bool {
     let table = key.split('.').next().unwrap_or_default();
     let is_below = |of: &&str| key.strip_prefix(*of).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     let of_table = NEEDS_RESTART.contains(&table) && !TAKEN_OVER.contains(&key);
-    of_table || KEYS_NEED_RESTART.iter().any(|of| is_below(&of))
+    of_table || KEYS_NEED_RESTART.iter().any(is_below)
 }
 
 fn digits_of(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes())).chars().take(DIGITS).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl std::fmt::Display for Change {

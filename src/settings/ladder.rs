@@ -308,13 +308,12 @@ fn read_notice(reader: &mut Reader<'_, '_>) -> Option<Arc<Notice>> {
         }
         Some(_) => None,
     };
-    match &notice {
-        Some(notice) => reader.explain("notice", notice.en.as_deref().or(notice.ko.as_deref()).unwrap_or_default()),
-        None => {
-            let rule =
-                format!("must be a text, or {{ ko = \"...\", en = \"...\" }}, of 1 to {NOTICE_BYTES_MAX} bytes each");
-            reader.refuse("notice", rule);
-        }
+    if let Some(notice) = &notice {
+        reader.explain("notice", notice.en.as_deref().or(notice.ko.as_deref()).unwrap_or_default());
+    } else {
+        let rule =
+            format!("must be a text, or {{ ko = \"...\", en = \"...\" }}, of 1 to {NOTICE_BYTES_MAX} bytes each");
+        reader.refuse("notice", rule);
     }
     notice.map(Arc::new)
 }

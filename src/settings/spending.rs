@@ -91,7 +91,8 @@ fn read_price(mut reader: Reader<'_, '_>) -> Price {
     let cached_input = reader.is_given("cached_input").then(|| amount(&mut reader, "cached_input")).flatten();
     let output = amount(&mut reader, "output");
     let second = amount(&mut reader, "second");
-    if input.is_none() && output.is_none() && second.is_none() {
+    let is_given = ["input", "output", "second"].iter().any(|key| reader.is_given(key));
+    if !is_given {
         reader.refuse(
             "input",
             "a price needs at least one of input, output and second; leave the table out where it is not known",

@@ -275,7 +275,7 @@ proptest! {
                         for taken in due.taken {
                             let id = taken.call.head.id;
                             assert!(!ended.contains(&id), "{id} came back after its end");
-                            for (_, mine) in &held {
+                            for mine in held.values() {
                                 assert!(!mine.iter().any(|(other, _, until)| *other == id && *until > now_ms), "{id} is in two hands");
                             }
                             held.entry(owner).or_default().push((id, taken.generation, now_ms + MINUTE_MS));

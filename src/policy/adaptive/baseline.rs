@@ -153,6 +153,8 @@ impl Baseline {
         if self.lot.len() < LOT_MIN {
             return;
         }
+        // proof: a part of the lot's length, which is bounded.
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the lot's length")]
         let rank = (self.lot.len() as f64 * QUANTILE) as usize;
         let (_, low, _) = self.lot.select_nth_unstable_by(rank, f64::total_cmp);
         let low = *low;

@@ -255,6 +255,7 @@ impl AdaptiveLimit {
         self.last_cut = Some(now);
         self.used = 0;
         self.round = Round { since: now, ..Round::default() };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the limit")]
         let cut = (f64::from(self.limit) * self.settings.decrease) as u32;
         self.move_to(cut.min(self.limit.saturating_sub(1)), reason, now)
     }

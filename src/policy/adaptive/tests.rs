@@ -1,4 +1,5 @@
 //! The shared case's six parts, servers that are simulated call by call, and settings that cannot be.
+#![allow(clippy::cast_possible_truncation, clippy::float_cmp, reason = "small counts, and shares that the case states")]
 
 use std::{collections::BinaryHeap, time::Duration};
 

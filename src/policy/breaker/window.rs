@@ -175,7 +175,9 @@ impl Window {
                 let mut entries: Vec<Entry> = before.buckets.iter().flat_map(Bucket::entries).collect();
                 entries.extend(before.entries);
                 entries.sort_by_key(|entry| entry.at);
-                entries.into_iter().for_each(|entry| self.insert(entry));
+                for entry in entries {
+                    self.insert(entry);
+                }
             }
         }
         self.prune(now);

@@ -195,15 +195,15 @@ impl Directory {
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
         let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
-            (Some(feature), Some(slots)) => match tenant.cells.iter().find(|(of, _)| *of == feature) {
-                Some((_, cell)) => Some(*cell),
-                None => {
+            (Some(feature), Some(slots)) => {
+                let known = tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell);
+                Some(known.unwrap_or_else(|| {
                     let of = self.features.get(usize::from(feature)).map_or("", |of| of.settings.name.as_str());
                     let cell = pool.add(format!("cell:{of}/{name}").into(), Bulkhead::single(slots));
                     tenant.cells.push((feature, cell));
-                    Some(cell)
-                }
-            },
+                    cell
+                }))
+            }
             _ => None,
         };
         Ok((tenant.count, cell, max_wait))

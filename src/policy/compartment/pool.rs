@@ -48,6 +48,9 @@ pub enum Joined<T> {
     Granted(Granted<T>),
 }
 
+/// Where somebody stands: order, ticket, and which of their ways.
+type Standing = (Order, Ticket, usize);
+
 /// A count and its name in refusals.
 #[derive(Debug)]
 struct Count {
@@ -181,14 +184,12 @@ impl<T> Pool<T> {
     ) -> Result<Joined<T>, LineFull> {
         let mut lacks = Vec::with_capacity(ways.len());
         for (way, needs) in ways.iter().enumerate() {
-            match self.lacking(needs) {
-                Some(count) => lacks.push(count),
-                None => {
-                    let needs = *needs;
-                    self.take(&needs, now);
-                    return Ok(Joined::Granted(Granted { who, way, needs, taken: now, order }));
-                }
-            }
+            let Some(count) = self.lacking(needs) else {
+                let needs = *needs;
+                self.take(&needs, now);
+                return Ok(Joined::Granted(Granted { who, way, needs, taken: now, order }));
+            };
+            lacks.push(count);
         }
         if self.lines.length_of(line) >= length_max {
             return Err(LineFull { length_max });
@@ -237,8 +238,7 @@ impl<T> Pool<T> {
             return granted;
         }
         // How far each count's waiters were looked at. In one order over all of them: what one takes, an older one may have needed.
-        let mut looked: Vec<(CountId, Option<(Order, Ticket, usize)>)> =
-            freed.into_iter().map(|count| (count, None)).collect();
+        let mut looked: Vec<(CountId, Option<Standing>)> = freed.into_iter().map(|count| (count, None)).collect();
         loop {
             let next = |(at, (count, after)): (usize, &(CountId, Option<_>))| {
                 let is_full = self.count(*count).is_none_or(|bulkhead| bulkhead.in_flight() >= bulkhead.cap());

@@ -165,7 +165,7 @@ fn work_of(request: &CallRequest) -> DeferredWork {
         }
         None => DeferredWork::Input {
             input: (*request.input).clone(),
-            prompt: request.context.prompt.as_ref().map(|prompt| prompt.to_string()),
+            prompt: request.context.prompt.as_ref().map(ToString::to_string),
         },
     }
 }

@@ -337,6 +337,7 @@ pub trait DeferredStore: Send + Sync + 'static {
     fn settle(&self, id: &str, generation: u64, settled: Settled) -> BoxFuture<'_, Result<bool, JournalError>>;
 
     /// Takes ends that somebody is to be told of.
+    #[allow(clippy::type_complexity, reason = "a pair behind a port; a name for it would say less")]
     fn take_pushes(&self, lease: Lease) -> BoxFuture<'_, Result<(Vec<PushDue>, Option<u64>), JournalError>>;
 
     /// Writes down how telling somebody went; `false` if the lease is not the present one.

@@ -248,7 +248,7 @@ impl Making {
                 let bytes = reply.output.to_string().len();
                 if bytes > OUTPUT_BYTES_MAX {
                     let message = format!("an output of {bytes} bytes is over the limit of {OUTPUT_BYTES_MAX}");
-                    return self.ended(Envelope::new(ErrorCode::AgentBadReply, message), 1, at_ms);
+                    return Self::ended(Envelope::new(ErrorCode::AgentBadReply, message), 1, at_ms);
                 }
                 let (target, usage) = (Some(reply.target.to_string()), reply.usage);
                 let result = Box::new(DeferredResult { output: Some(reply.output), usage, target, error: None });
@@ -270,14 +270,14 @@ impl Making {
         let attempts = self.taken.attempts.saturating_add(u32::from(!refused));
         let may_again = fault != Fault::Nobody && attempts < self.queue.settings.load().attempts_max;
         if !may_again {
-            return self.ended(*error.envelope, u32::from(!refused), at_ms);
+            return Self::ended(*error.envelope, u32::from(!refused), at_ms);
         }
         let due_ms = at_ms.saturating_add(milliseconds(self.queue.delay(&self.shared, error.envelope.retry_after)));
         let why = if refused { Again::Refused } else { Again::Failed };
         Settled::Again { due_ms: due_ms.min(self.taken.call.head.expires_ms), why }
     }
 
-    fn ended(&self, error: Envelope, sent: u32, at_ms: u64) -> Settled {
+    fn ended(error: Envelope, sent: u32, at_ms: u64) -> Settled {
         let result = Box::new(DeferredResult { output: None, usage: None, target: None, error: Some(error) });
         Settled::Ended { status: DeferredStatus::Failed, sent, result, at_ms }
     }

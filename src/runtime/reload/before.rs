@@ -84,7 +84,7 @@ impl Before {
     }
 
     /// What an agent's targets share goes on by other settings.
-    pub(crate) fn renew_common(&self, common: &AgentCommon, settings: &AgentSettings) {
+    pub(crate) fn renew_common(common: &AgentCommon, settings: &AgentSettings) {
         lock(&common.retry_budget).reconfigure(&settings.retry);
     }
 
@@ -103,14 +103,14 @@ impl Before {
     }
 
     /// A target's restart ledger.
-    pub(crate) fn ledger(&self, kept: Option<&Arc<AgentCore>>, restart: RestartSettings) -> Arc<Mutex<RestartLedger>> {
+    pub(crate) fn ledger(kept: Option<&Arc<AgentCore>>, restart: RestartSettings) -> Arc<Mutex<RestartLedger>> {
         let Some(kept) = kept else { return Arc::new(Mutex::new(RestartLedger::new(restart.max, restart.within))) };
         lock(&kept.ledger).reconfigure(restart.max, restart.within);
         Arc::clone(&kept.ledger)
     }
 
     /// A target's metrics.
-    pub(crate) fn metrics(&self, kept: Option<&Arc<AgentCore>>, agent: &str, slots: u32) -> Arc<AgentMetrics> {
+    pub(crate) fn metrics(kept: Option<&Arc<AgentCore>>, agent: &str, slots: u32) -> Arc<AgentMetrics> {
         let Some(kept) = kept else { return Arc::new(AgentMetrics::of(agent, slots)) };
         AgentMetrics::show_slots(agent, slots);
         Arc::clone(&kept.metrics)

@@ -61,7 +61,10 @@ fn state() -> AppState {
         run_deadline: None,
         signer: Signer::of_chance().unwrap(),
         ending: Ending::default(),
-        config: crate::serve::operator::config::ConfigDesk::new(Default::default()).0,
+        config: crate::serve::operator::config::ConfigDesk::new(
+            crate::serve::operator::config::ConfigInForce::default(),
+        )
+        .0,
         metrics: None,
     })
 }

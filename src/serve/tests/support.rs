@@ -173,7 +173,10 @@ impl World {
             door: Door::default(),
             signer: Signer::of_chance().unwrap(),
             ending: Ending::default(),
-            config: crate::serve::operator::config::ConfigDesk::new(Default::default()).0,
+            config: crate::serve::operator::config::ConfigDesk::new(
+                crate::serve::operator::config::ConfigInForce::default(),
+            )
+            .0,
             metrics: None,
         });
         let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));

@@ -26,7 +26,8 @@ impl Rig {
 /// B45: another threshold while it is open, and settings that cannot be.
 #[test]
 fn an_open_one_stays_open_until_the_moment_it_has_told() {
-    let changes: [(&str, fn(&mut BreakerSettings)); 6] = [
+    type Turned = fn(&mut BreakerSettings);
+    let changes: [(&str, Turned); 6] = [
         ("threshold", |settings| settings.failure_share = 0.9),
         ("open time", |settings| settings.open = seconds(5)),
         ("longer", |settings| (settings.open, settings.open_max) = (seconds(200), seconds(400))),
