@@ -245,7 +245,10 @@ fn every_command_of_the_readme_is_one() {
     for example in quoted(&text).into_iter().chain(text.split("--example ").skip(1)) {
         let name = example.split_whitespace().next().unwrap_or_default();
         if text.contains(&format!("--example {name} ")) {
-            assert!(root().join(format!("examples/{name}.rs")).exists(), "there is no example {name}");
+            let is_there = [format!("examples/{name}.rs"), format!("examples/{name}/main.rs")]
+                .iter()
+                .any(|path| root().join(path).exists());
+            assert!(is_there, "there is no example {name}");
         }
     }
 }

@@ -39,7 +39,7 @@ use super::{
     serve::{ServeSettings, read_serve},
     spending::{SpendingTable, read_spending},
     targets::{fitting_targets, take_targets},
-    tree::lay_over,
+    tree::{LATER, lay_over},
     whole::check_whole,
 };
 
@@ -47,33 +47,6 @@ use super::{
 pub const ENTRIES_MAX: usize = 10_000;
 /// The provider that is there without being configured.
 pub const EMBEDDED_PROVIDER: &str = "embedded";
-
-/// The tables that are built.
-pub(super) const TABLES: [&str; 21] = [
-    "agents",
-    "budgets",
-    "capture",
-    "compartments",
-    "defaults",
-    "deferred",
-    "features",
-    "files",
-    "journal",
-    "keys",
-    "limits",
-    "node",
-    "places",
-    "prices",
-    "priorities",
-    "providers",
-    "run",
-    "serve",
-    "tenants",
-    "tiers",
-    "volume_guard",
-];
-/// Tables that later versions know.
-const LATER: [&str; 7] = ["adaptive", "callers", "cluster", "logs", "metrics", "quotas", "rollout"];
 
 /// Which of the agents that have a folder but are not configured are there.
 #[derive(Debug, Clone, PartialEq, Eq)]

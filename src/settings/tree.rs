@@ -4,12 +4,39 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     layers::{merge, merge_environment, merge_flags},
-    load::{Sources, TABLES},
+    load::Sources,
     node::{Layer, Node, Table, Value, parse_file},
     problem::{Origin, SettingsError},
     report::Report,
 };
 use crate::model::name::Name;
+
+/// The tables that are built.
+const TABLES: [&str; 21] = [
+    "agents",
+    "budgets",
+    "capture",
+    "compartments",
+    "defaults",
+    "deferred",
+    "features",
+    "files",
+    "journal",
+    "keys",
+    "limits",
+    "node",
+    "places",
+    "prices",
+    "priorities",
+    "providers",
+    "run",
+    "serve",
+    "tenants",
+    "tiers",
+    "volume_guard",
+];
+/// Tables that later versions know.
+pub(super) const LATER: [&str; 7] = ["adaptive", "callers", "cluster", "logs", "metrics", "quotas", "rollout"];
 
 /// The names of all agents that there are, configured or with a folder. Whether any of them can be one is not looked at.
 pub fn agent_names(sources: &Sources<'_>) -> Result<BTreeSet<Name>, SettingsError> {
