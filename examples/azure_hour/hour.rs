@@ -209,11 +209,8 @@ async fn call(model: AgentHandle, arrival: Arrival, at: Instant) -> (Service, Op
         Service::Code => ("code", "batch", CODE_OUTPUT_MAX, CODE_PATIENCE),
     };
     let input = json!({ "prompt": arrival.prompt_tokens, "output": arrival.output_tokens, "output_max": output_max });
-    let context = CallContext {
-        feature: Some(feature.to_owned()),
-        priority: Some(class.to_owned()),
-        ..CallContext::default()
-    };
+    let context =
+        CallContext { feature: Some(feature.to_owned()), priority: Some(class.to_owned()), ..CallContext::default() };
     let mut refused = Vec::new();
     loop {
         let request = CallRequest { context: context.clone(), ..CallRequest::of(input.clone()) };

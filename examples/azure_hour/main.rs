@@ -16,8 +16,7 @@ use trace::Service;
 
 fn main() -> ExitCode {
     let shared = || env::var("WATERTIGHT_SHARED").unwrap_or_else(|_| "../shared".to_owned());
-    let folder =
-        env::args().nth(1).map_or_else(|| PathBuf::from(shared()).join("data/azure-llm-2023"), PathBuf::from);
+    let folder = env::args().nth(1).map_or_else(|| PathBuf::from(shared()).join("data/azure-llm-2023"), PathBuf::from);
     if !folder.exists() {
         println!("skipped: {} is not there", folder.display());
         return ExitCode::SUCCESS;
@@ -52,9 +51,8 @@ fn main() -> ExitCode {
 }
 
 fn print(name: &str, seen: &Seen, cap: u64) {
-    let seconds = |percent| {
-        seen.percentile_ms(percent).map_or_else(|| "-".to_owned(), |ms| format!("{:.2} s", ms / 1_000.0))
-    };
+    let seconds =
+        |percent| seen.percentile_ms(percent).map_or_else(|| "-".to_owned(), |ms| format!("{:.2} s", ms / 1_000.0));
     println!("{name}: {} answered, {} lost", seen.took_ms.len(), seen.lost);
     println!("  from the call to its answer: p50 {}, p99 {}", seconds(50), seconds(99));
     for (reason, count) in &seen.refused {

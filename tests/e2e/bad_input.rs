@@ -128,7 +128,7 @@ fn configurations() {
             "[providers.x]\nkind = \"http\"\nbase_url = \"http://127.0.0.1:1\"\napi_key_env = \"NO_SUCH_KEY_HERE\"\n[agents.draft]\nprovider = \"x\"\n",
             &["NO_SUCH_KEY_HERE"],
         ),
-        ("[quotas.acme]\ntokens_per_day = 3\n", &["watertight.toml:1", "quotas", "not built yet"]),
+        ("[quotas.acme]\ntokens_per_day = 3\n", &["watertight.toml:2", "quotas", "not built yet"]),
     ] {
         check(&Case { config, want, ..SOUND });
     }
