@@ -214,9 +214,8 @@ async fn call(model: AgentHandle, arrival: Arrival, at: Instant) -> (Service, Op
     let mut refused = Vec::new();
     loop {
         let request = CallRequest { context: context.clone(), ..CallRequest::of(input.clone()) };
-        let error = match model.call(request).await {
-            Ok(_) => return (arrival.service, Some(at.elapsed()), refused),
-            Err(error) => error,
+        let Err(error) = model.call(request).await else {
+            return (arrival.service, Some(at.elapsed()), refused);
         };
         refused.push(error.envelope.error_code.as_str().to_owned());
         let wait = Duration::from_secs_f64(error.envelope.retry_after.unwrap_or(1.0));

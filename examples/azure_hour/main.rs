@@ -1,8 +1,8 @@
 //! One real hour through the compartments, in virtual time: the calls of two LLM services that Azure published in 2023 (conversations as
 //! interactive, code as batch), each at its own moment, with its own tokens.
 //!
-//! `cargo run --release --example azure_hour -- FOLDER` reads `conv.csv` and `code.csv` there (columns TIMESTAMP, ContextTokens, GeneratedTokens;
-//! github.com/Azure/AzurePublicDataset, CC BY 4.0); without FOLDER it looks in `$WATERTIGHT_SHARED/data/azure-llm-2023` and says so if
+//! `cargo run --release --example azure_hour -- FOLDER` reads `conv.csv` and `code.csv` there (columns `TIMESTAMP`, `ContextTokens`,
+//! `GeneratedTokens`; github.com/Azure/AzurePublicDataset, CC BY 4.0); without FOLDER it looks in `$WATERTIGHT_SHARED/data/azure-llm-2023` and says so if
 //! nothing is there. The traces hold no latency, so it comes from a model: 60 ms, 0.2 ms a prompt token, 20 ms an output token. The provider
 //! has 44 slots, of which 34 are the conversations' and 8 the code's, which never has more; each has a token budget. A refused conversation is
 //! lost, refused code comes back when it was told to. Exit code 1 if a rolling minute was over its budget, 2 if the traces cannot be read.
