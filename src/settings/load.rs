@@ -17,6 +17,7 @@ use crate::{
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
+    budget_rules::check_budgets,
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
@@ -166,6 +167,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         check_whole(&mut providers, &mut agents, instances, &mut report);
         divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
+        check_budgets(&compartments, &providers, &agents, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod agent_backend;
 mod breaker;
+mod budget_rules;
 pub mod capture;
 mod compartment_rules;
 mod compartments;

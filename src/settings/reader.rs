@@ -111,6 +111,11 @@ impl<'t, 'r> Reader<'t, 'r> {
         }
     }
 
+    /// Whether there are keys beside these.
+    pub(super) fn has_others(&self, keys: &[&str]) -> bool {
+        self.table.keys().any(|key| !keys.contains(&key.as_str()))
+    }
+
     /// Marks `keys` as known without looking at them.
     pub(super) fn know(&mut self, keys: &[&'static str]) {
         self.known.extend(keys);

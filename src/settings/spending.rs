@@ -92,7 +92,9 @@ fn read_price(mut reader: Reader<'_, '_>) -> Price {
     let output = amount(&mut reader, "output");
     let second = amount(&mut reader, "second");
     let is_given = ["input", "output", "second"].iter().any(|key| reader.is_given(key));
-    if !is_given {
+    // A misspelt key is told as one.
+    let is_misspelt = reader.has_others(&["input", "cached_input", "output", "second"]);
+    if !is_given && !is_misspelt {
         reader.refuse(
             "input",
             "a price needs at least one of input, output and second; leave the table out where it is not known",
