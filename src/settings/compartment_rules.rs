@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    compartments::check_tenants, keys::KeySettings, node::key_path, problem::Problem, provider::Provider,
-    report::Report, whole::divided,
+    agent::Agent, budget_rules::check_budgets, compartments::check_tenants, keys::KeySettings, node::key_path,
+    problem::Problem, provider::Provider, report::Report, whole::divided,
 };
 use crate::{
     model::name::Name,
@@ -16,7 +16,7 @@ use crate::{
 pub(super) fn check_compartments(
     settings: &mut CompartmentSettings,
     providers: &[Provider],
-    keys: &[KeySettings],
+    (keys, agents): (&[KeySettings], &[Agent]),
     instances: u32,
     report: &mut Report,
 ) {
@@ -39,6 +39,7 @@ pub(super) fn check_compartments(
         tier.slots = tier.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
         divide_rates(&mut tier.rates, &path, instances, report);
     }
+    check_budgets(settings, providers, agents, report);
 }
 
 /// A minute's tokens and requests are the nodes' together.

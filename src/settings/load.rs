@@ -17,7 +17,6 @@ use crate::{
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
-    budget_rules::check_budgets,
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
@@ -166,8 +165,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     if report.problems.is_empty() {
         check_whole(&mut providers, &mut agents, instances, &mut report);
         divide_guards(&mut providers, &mut callers, instances, &mut report);
-        check_compartments(&mut compartments, &providers, &keys, instances, &mut report);
-        check_budgets(&compartments, &providers, &agents, &mut report);
+        check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
     }
     if !report.problems.is_empty() {
         return Err(SettingsError::new(report.problems));
