@@ -26,6 +26,7 @@ const PAGE_DEFAULT: usize = 50;
 
 /// Which calls.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct DeferredQuery {
     /// At most so many, 1000 at most.
