@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{model::facts::Ending, runtime::promise::Promised, transport::test_attempt::request};
+use crate::{
+    model::facts::Ending,
+    runtime::{promise::Promised, relay::RelayForm},
+};
 
 /// Answers everything in a way that is nobody's default.
 struct Full;
@@ -92,16 +95,38 @@ async fn whoever_stands_in_front_answers_as_the_one_behind() {
     assert_eq!(said(&InFront(Plain)).await, of_plain);
 }
 
+fn request() -> AttemptRequest {
+    AttemptRequest {
+        agent: Name::try_new("draft").unwrap(),
+        input: Arc::new(json!({})),
+        call_id: "call-1".to_owned(),
+        run_id: None,
+        step: None,
+        attempt: 1,
+        idempotency_key: "once".to_owned(),
+        traceparent: None,
+        deadline: Duration::from_secs(1),
+        tenant: None,
+        feature: None,
+        priority: None,
+        prompt: None,
+        timeouts: AttemptTimeouts { first_token: None, stall: None },
+        hold: Hold::of(Arc::new(())),
+        relay: None,
+        capture: None,
+    }
+}
+
 #[tokio::test]
 async fn a_promise_is_about_the_agents_own_answers() {
     let promised = Promised::try_new(Arc::new(Full), &json!({"type": "object"})).unwrap();
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
-    let mut asked = request(json!({}));
+    let mut asked = request();
     let failure = promised.attempt(&asked, &progress).await.unwrap_err();
     assert_eq!(failure.ending, Ending::BadReply);
     asked.relay = Some(Relay {
         kind: RelayKind::Chat,
-        form: crate::runtime::relay::RelayForm::Whole,
+        form: RelayForm::Whole,
         body: Arc::new(RawObject::try_new(b"{}".to_vec()).unwrap()),
         out: mpsc::channel(1).0,
         fallback: None,
