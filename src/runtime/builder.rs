@@ -78,19 +78,9 @@ pub enum StartError {
         /// The rule.
         broken: InvalidSetting,
     },
-    /// The shares guaranteed to a provider's agents do not fit into its slots.
-    #[error("{provider}: agents are guaranteed {guaranteed} slots, but there are {slots}")]
+    /// What a provider keeps for agents, features and classes does not fit into its slots.
+    #[error("{provider}: {guaranteed} slots are kept for agents, features and classes, but there are {slots}")]
     Shares {
-        /// The provider.
-        provider: Name,
-        /// The sum of the shares.
-        guaranteed: u64,
-        /// Its slots.
-        slots: u32,
-    },
-    /// The slots that a provider keeps for features do not fit into its own.
-    #[error("{provider}: features are guaranteed {guaranteed} slots, but there are {slots}")]
-    FeatureShares {
         /// The provider.
         provider: Name,
         /// The sum of the shares.

@@ -230,7 +230,7 @@ impl Compartments {
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
-            Ok(()) => {
+            Ok(needs) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }

@@ -115,11 +115,16 @@ impl Actor for SupervisorActor {
         if matches!(message, SupervisorMessage::Crash) {
             return Err("told to crash".into());
         }
-        let (news, due) = {
+        let (judged, news, due) = {
             let mut book = lock(&self.shared.book);
-            self.take_in(&mut book, message);
-            (book.take_news(), book.next_timer())
+            let judged = self.take_in(&mut book, message);
+            (judged, book.take_news(), book.next_timer())
         };
+        // What is given back here may be handed on at once; nobody waits for the book meanwhile.
+        if let Some(facts) = judged {
+            adaptive::learn(&self.shared, facts.agent, &facts.told);
+            facts.permit.settle();
+        }
         for event in news {
             probing::follow(&self.shared, event.id);
             self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(event.id));
@@ -132,7 +137,8 @@ impl Actor for SupervisorActor {
 }
 
 impl SupervisorActor {
-    fn take_in(&self, book: &mut Book, message: SupervisorMessage) {
+    /// Writes a message down; the facts of a call that is judged by it.
+    fn take_in(&self, book: &mut Book, message: SupervisorMessage) -> Option<Box<Facts>> {
         let now = self.shared.now();
         match message {
             SupervisorMessage::Outcome(facts) => {
@@ -142,8 +148,7 @@ impl SupervisorActor {
                 if let Some(agent) = self.shared.at(facts.agent) {
                     book.outcome(&facts, agent.source, agent.keyed);
                 }
-                adaptive::learn(&self.shared, facts.agent, &facts.told);
-                facts.permit.settle();
+                return Some(facts);
             }
             SupervisorMessage::Aged { agent, passes, at } => {
                 if let Some(agent) = self.shared.at(agent) {
@@ -183,6 +188,7 @@ impl SupervisorActor {
             }
             SupervisorMessage::Crash => {}
         }
+        None
     }
 
     /// What the last supervisor may not have heard: trials that were out, agents that died often.

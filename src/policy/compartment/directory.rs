@@ -138,7 +138,7 @@ impl Directory {
     ) -> Result<Place, Stranger> {
         let feature = self.feature(feature)?;
         let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
-        let seat = |count: CountId| Seat { count, member };
+        let seat = |count: CountId| Seat::of(count, member);
         let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
         let own = of_feature.and_then(|feature| feature.count);
         let mut waits = of_feature.map(|feature| feature.settings.max_wait);

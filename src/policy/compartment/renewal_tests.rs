@@ -61,7 +61,9 @@ impl World {
     fn fill(&mut self, feature: &str, tenant: &str) -> Vec<Needs> {
         let needs = self.needs(feature, tenant).unwrap();
         let mut taken = Vec::new();
-        while taken.len() < 100 && self.pool.try_take(&needs, NOW, CHANCE).is_ok() {
+        while taken.len() < 100
+            && let Ok(needs) = self.pool.try_take(&needs, NOW, CHANCE)
+        {
             taken.push(needs);
         }
         taken
@@ -190,7 +192,7 @@ proptest! {
                 1..=5 => {
                     let needs = world.needs(names[usize::from(tenant % 2)], names[usize::from(2 + tenant / 2)]);
                     if let Ok(needs) = needs
-                        && world.pool.try_take(&needs, NOW, CHANCE).is_ok()
+                        && let Ok(needs) = world.pool.try_take(&needs, NOW, CHANCE)
                     {
                         held.push(needs);
                     }
