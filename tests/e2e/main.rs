@@ -23,5 +23,6 @@ mod ollama;
 mod photos;
 mod pipes;
 mod reload;
+mod reload_reach;
 mod rerun;
 mod serve_end;
