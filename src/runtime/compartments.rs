@@ -37,12 +37,15 @@ use crate::{
 pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
-    classes: ClassSettings,
+    /// Their order holds for as long as the runtime runs; what each keeps stands with the state.
+    order: ClassSettings,
 }
 
 /// What stands behind the lock.
 #[derive(Default)]
 pub(crate) struct State {
+    /// What each class keeps.
+    pub(super) classes: ClassSettings,
     pub(super) pool: Pool<Waiter>,
     pub(super) directory: Directory,
     /// What features have taken, by their place; the count of each, where it has one of its own.
@@ -160,8 +163,9 @@ impl Seats {
 }
 
 impl Compartments {
-    pub(crate) fn of(state: State, classes: ClassSettings) -> Self {
-        Self { state: Mutex::new(state), classes }
+    pub(crate) fn of(state: State) -> Self {
+        let order = state.classes.clone();
+        Self { state: Mutex::new(state), order }
     }
 
     /// Whether there is a place for each of these features.
@@ -171,7 +175,7 @@ impl Compartments {
 
     /// The order of classes: it holds for as long as the runtime runs.
     pub(crate) fn order(&self) -> &[&'static str] {
-        &self.classes.order
+        &self.order.order
     }
 
     /// Renews features, tiers and tenants, and whatever `make` renews, in one step. Who waited for what is there now gets it.
@@ -212,7 +216,7 @@ impl Compartments {
 
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
-        self.classes.place(class)
+        self.order.place(class)
     }
 
     /// Takes what a call needs at this target, all or nothing. A call that has its own already takes only what the target adds.

@@ -5,10 +5,11 @@ use super::{
     adaptive::{ProviderLimit, ProviderShares},
     builder::StartError,
     compartments_builder::CompartmentsBuilder,
+    reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::name::Name,
     policy::{
         bulkhead::{Bulkhead, Guarantees},
         setting::InvalidSetting,
@@ -20,7 +21,7 @@ pub(super) fn adaptive_limit(
     settings: &ProviderSettings,
     (members, places): (&[&AgentSettings], &[Name]),
     compartments: &CompartmentsBuilder<'_>,
-    now: Timestamp,
+    before: &Before,
 ) -> Result<Option<ProviderLimit>, StartError> {
     let Some(adaptive) = settings.adaptive else { return Ok(None) };
     if let Some(broken) = adaptive.check().into_iter().next() {
@@ -33,7 +34,10 @@ pub(super) fn adaptive_limit(
     let is_here = |name: &Name| members.iter().any(|member| member.name == *name);
     let share = |name: &Name| if is_here(name) { named(name) } else { Some(0) };
     let shares = ProviderShares { agents: places.iter().map(share).collect(), features };
-    Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
+    Ok(Some(match before.adaptive(&settings.name) {
+        Some(known) => known.renewed(settings, adaptive, shares, before.now),
+        None => ProviderLimit::new(settings, adaptive, shares, before.now),
+    }))
 }
 
 /// What of a provider's slots is kept for agents, features and classes.

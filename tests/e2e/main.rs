@@ -22,5 +22,6 @@ mod ollama;
 mod photos;
 mod pipes;
 mod reload;
+mod reload_acts;
 mod rerun;
 mod serve_end;

@@ -8,7 +8,8 @@ use watertight::{
     runtime::{
         builder::StartError,
         call::CallRequest,
-        reload::parts::{ReloadParts, ReloadReport},
+        parts::Parts,
+        reload::report::ReloadReport,
         settings::{AgentSettings, ProviderSettings, TargetSettings},
     },
 };
@@ -18,8 +19,8 @@ use crate::{
     support::{Call, changes, codes, hold, ms, s, state},
 };
 
-fn parts(agents: impl IntoIterator<Item = AgentSettings>, backend: &Arc<Scripted>) -> ReloadParts {
-    let parts = ReloadParts::new().provider(provider("local"));
+fn parts(agents: impl IntoIterator<Item = AgentSettings>, backend: &Arc<Scripted>) -> Parts {
+    let parts = Parts::new().provider(provider("local"));
     agents.into_iter().fold(parts, |parts, agent| parts.agent(agent, backend.clone()))
 }
 
@@ -162,7 +163,7 @@ async fn another_model_is_another_target_with_a_breaker_of_its_own() {
         model: Some("small".into()),
         rank: watertight::policy::fallback::Rank { order: 1, weight: 1 },
     };
-    let both = ReloadParts::new().provider(provider("local")).agent_with_targets(
+    let both = Parts::new().provider(provider("local")).agent_with_targets(
         large,
         watertight::policy::fallback::Rank { order: 0, weight: 1 },
         well.clone(),
@@ -221,7 +222,7 @@ async fn a_thousand_reloads_under_load_lose_nothing() {
     sick.breaker.open_jitter = 0.0;
     let make = |caps: [u32; 4], here: [bool; 4], shared: Option<u32>, sick: &AgentSettings| {
         let local = ProviderSettings { slots: shared, ..provider("local") };
-        let parts = ReloadParts::new().provider(local).provider(provider("other")).agent(sick.clone(), ill.clone());
+        let parts = Parts::new().provider(local).provider(provider("other")).agent(sick.clone(), ill.clone());
         AGENTS.into_iter().zip(caps).zip(here).filter(|(_, here)| *here).fold(parts, |parts, ((name, slots), _)| {
             parts.agent(AgentSettings { slots, ..agent(name, "local") }, backend.clone())
         })
