@@ -107,7 +107,8 @@ impl Service {
     fn call(&self, agent: &str) -> (String, Value, String) {
         let whole = ask(self.address, "POST", &format!("/v1/agents/{agent}/call"), r#"{"input":{}}"#);
         let answer = json_of(&whole);
-        let word = answer["output"].as_str().or(answer["error"]["error_code"].as_str());
+        let output = answer["output"]["text"].as_str().or(answer["output"].as_str());
+        let word = output.or(answer["error"]["error_code"].as_str());
         (word.unwrap_or_default().to_owned(), answer, whole)
     }
 
@@ -278,13 +279,18 @@ fn warmth(service: &Service) {
     let before = asked();
     service.says("draft", "from big");
     assert_eq!(asked() - before, 1, "nobody warms it up");
-    service.becomes("warm_up = \"always\"\n");
+    // A model that is put away when it is not used for a moment: the first call finds out that it is there, the next one that it is gone.
+    service.becomes("warm_up = \"always\"\nkeeps_warm = \"10ms\"\n");
     let before = asked();
     service.says("draft", "from big");
-    assert_eq!(asked() - before, 2, "its warm-up, and itself");
+    std::thread::sleep(Duration::from_millis(50));
     service.says("draft", "from big");
-    assert_eq!(asked() - before, 3, "warm");
+    assert_eq!(asked() - before, 3, "two calls, and a warm-up before the second");
     service.becomes("warm_up = \"off\"\n");
+    let before = asked();
+    std::thread::sleep(Duration::from_millis(50));
+    service.says("draft", "from big");
+    assert_eq!(asked() - before, 1);
 }
 
 /// One mistake among good changes of every kind.
@@ -345,7 +351,7 @@ fn check_against_shows_every_kind_of_change_before_it_is_made() {
 
     let second = config(
         &models,
-        "tokens_per_minute = 5_000\nslots = 9\n[prices.\"up/big\"]\ninput = 30.0\n[volume_guard]\ncalls_per_hour = 50\n[agents.new]\nprovider = \"up\"\n[agents.draft.ladder]\nrungs = [\"default\"]\ndefault = 1\n[deferred]\ndelay = \"9m\"\n[features.chat]\nslots = 4\n[serve]\ngrace = \"7s\"\n[priorities]\norder = [\"standard\", \"batch\"]\n",
+        "tokens_per_minute = 5_000\nslots = 9\n[prices.\"up/big\"]\ninput = 30.0\n[volume_guard]\ncalls_per_hour = 50\n[agents.new]\nprovider = \"up\"\n[agents.draft.ladder]\nrungs = [\"default\"]\ndefault = 1\n[deferred]\ndelay = \"9m\"\n[features.chat]\nslots = 4\n[serve]\ngrace = \"7s\"\n[priorities]\norder = [\"standard\", \"critical\", \"interactive\", \"batch\", \"background\"]\n",
     );
     write(project.path(), &second);
     std::fs::write(project.path().join("prompt.md"), "Say it again.").unwrap();
