@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use crate::{
     process::{BOUND, Running, command, watertight},
-    project::{folder, text},
+    project::{folder, put, text},
     service::{ask, json_of, serve},
 };
 
@@ -94,13 +94,12 @@ impl Service {
         Self { process, address, project, models }
     }
 
-    /// The usual configuration and `more`, from now on.
+    /// The usual configuration and `more`, from now on: by this order, or by the service's own look at its files before it.
     #[track_caller]
-    fn becomes(&self, more: &str) -> Vec<String> {
+    fn becomes(&self, more: &str) {
         write(self.project.path(), &config(&self.models, more));
         let answer = json_of(&ask(self.address, "POST", "/v1/config/reload", ""));
-        let changes = answer["changes"].as_array().unwrap_or_else(|| panic!("{more}: {answer:#}"));
-        changes.iter().map(|change| change["key"].as_str().unwrap().to_owned()).collect()
+        assert!(answer["changes"].is_array(), "{more}: {answer:#}");
     }
 
     /// What a call of an agent comes to: its output or its code, and the whole answer.
@@ -194,8 +193,7 @@ fn every_kind_of_setting_acts_at_once_and_forgets_nothing() {
     // A budget of tokens: 150 are used when it is made smaller, and a request of less than 100 would fit into an empty one.
     service.becomes("tokens_per_minute = 10_000\n");
     service.says("draft", "from big");
-    let changed = service.becomes("tokens_per_minute = 200\n");
-    assert_eq!(changed, ["providers.up.tokens_per_minute"]);
+    service.becomes("tokens_per_minute = 200\n");
     let refused = service.says("draft", "TOKEN_BUDGET_EXHAUSTED");
     assert_eq!(refused["error"]["details"]["compartment"], "provider:up", "{refused:#}");
     service.becomes("tokens_per_minute = 10_000\n");
@@ -343,7 +341,7 @@ fn check_against_shows_every_kind_of_change_before_it_is_made() {
         "tokens_per_minute = 10_000\n[prices.\"up/big\"]\ninput = 10.0\n[volume_guard]\ncalls_per_hour = 100\n[agents.old]\nprovider = \"up\"\n",
     );
     let project = folder(&[("prompt.md", "Say it."), ("watertight.toml", &first), ("workflows/one.toml", STEP)]);
-    let (process, address) = serve(text(project.path()));
+    let (mut process, address) = serve(text(project.path()));
     let url = format!("http://{address}");
     let check = |more: &[&str]| watertight(&[&["check", text(project.path()), "--against", &url], more].concat());
     assert!(check(&[]).exits(0).out.contains("a reload would change nothing"));
@@ -353,9 +351,11 @@ fn check_against_shows_every_kind_of_change_before_it_is_made() {
         &models,
         "tokens_per_minute = 5_000\nslots = 9\n[prices.\"up/big\"]\ninput = 30.0\n[volume_guard]\ncalls_per_hour = 50\n[agents.new]\nprovider = \"up\"\n[agents.draft.ladder]\nrungs = [\"default\"]\ndefault = 1\n[deferred]\ndelay = \"9m\"\n[features.chat]\nslots = 4\n[serve]\ngrace = \"7s\"\n[priorities]\norder = [\"standard\", \"critical\", \"interactive\", \"batch\", \"background\"]\n",
     );
-    write(project.path(), &second);
-    std::fs::write(project.path().join("prompt.md"), "Say it again.").unwrap();
-    std::fs::write(project.path().join("workflows/one.toml"), format!("{STEP}in = {{ more = \"1\" }}\n")).unwrap();
+    // It stands elsewhere: the service looks at its own files.
+    let other_step = format!("{STEP}in = {{ more = \"1\" }}\n");
+    let files = [("prompt.md", "Say it again."), ("watertight.toml", &*second), ("workflows/one.toml", &*other_step)];
+    let to_come = folder(&files);
+    let check = |more: &[&str]| watertight(&[&["check", text(to_come.path()), "--against", &url], more].concat());
     let told = check(&["--json"]).exits(0).json();
     let changes = told["changes"].as_array().unwrap();
     let of = |key: &str| {
@@ -399,8 +399,13 @@ fn check_against_shows_every_kind_of_change_before_it_is_made() {
 
     // Looking changes nothing; the reload does what was said, and what needs a restart is still told.
     assert_eq!(check(&["--json"]).exits(0).json(), told);
-    let reloaded = json_of(&ask(address, "POST", "/v1/config/reload", ""));
-    assert_eq!(reloaded["changes"], told["changes"]);
+    for (name, text) in files {
+        put(project.path(), name, text.as_bytes());
+    }
+    assert!(json_of(&ask(address, "POST", "/v1/config/reload", ""))["changes"].is_array());
+    for change in changes {
+        process.wait_for(&format!("  {}: ", change["key"].as_str().unwrap()));
+    }
     let left = check(&["--json"]).exits(0).json()["changes"].as_array().unwrap().clone();
     let keys: Vec<&str> = left.iter().map(|change| change["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["priorities.order", "serve.grace", "workflows.one"], "{left:#?}");
@@ -408,10 +413,10 @@ fn check_against_shows_every_kind_of_change_before_it_is_made() {
     // What cannot be asked, and what cannot be: one word of the exit code each.
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = format!("http://{nobody}");
-    watertight(&["check", text(project.path()), "--against", &nobody]).exits(2);
-    let told = watertight(&["check", text(project.path()), "--against", &nobody, "--json"]).exits(2).json();
+    watertight(&["check", text(to_come.path()), "--against", &nobody]).exits(2);
+    let told = watertight(&["check", text(to_come.path()), "--against", &nobody, "--json"]).exits(2).json();
     assert!(told["error"]["message"].as_str().unwrap().contains(&nobody), "{told:#}");
-    write(project.path(), "[agents.draft]\nslots = -1\n");
+    write(to_come.path(), "[agents.draft]\nslots = -1\n");
     let told = check(&["--json"]).exits(2).json();
     assert!(told["error"]["message"].as_str().unwrap().contains("agents.draft.slots = -1"), "{told:#}");
     process.signal("TERM");
