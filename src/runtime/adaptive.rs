@@ -54,9 +54,11 @@ pub(crate) struct Told {
 
 /// A provider's limit.
 pub(crate) struct ProviderLimit {
-    /// Written by the supervisor and by a reload.
-    limit: Mutex<AdaptiveLimit>,
+    /// Written by the supervisor and by a reload, after which it is the same one.
+    limit: Arc<Mutex<AdaptiveLimit>>,
     shares: ProviderShares,
+    /// What the reload that made this changed: told once this is what everybody finds.
+    by_reload: Option<Change>,
     gauge: Gauge,
     changes: Vec<(Reason, Counter)>,
 }
@@ -113,15 +115,36 @@ impl ProviderLimit {
         shares: ProviderShares,
         now: Timestamp,
     ) -> Self {
-        let label = || Label::new("provider", settings.name.as_str().to_owned());
+        let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
+        Self::with(&settings.name, Arc::new(Mutex::new(limit)), shares, None)
+    }
+
+    /// The same limit with other bounds and shares: it stays where it is as far as they allow, and has learnt what it had.
+    pub(crate) fn renewed(
+        &self,
+        settings: &ProviderSettings,
+        adaptive: AdaptiveSettings,
+        shares: ProviderShares,
+        now: Timestamp,
+    ) -> Self {
+        let change = lock(&self.limit).change_bounds(adaptive, settings.slots, now);
+        Self::with(&settings.name, Arc::clone(&self.limit), shares, change)
+    }
+
+    fn with(
+        provider: &Name,
+        limit: Arc<Mutex<AdaptiveLimit>>,
+        shares: ProviderShares,
+        by_reload: Option<Change>,
+    ) -> Self {
+        let label = || Label::new("provider", provider.as_str().to_owned());
         let counter = |reason: Reason| {
             let labels = vec![label(), Label::from_static_parts("reason", reason.as_str())];
             (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels))
         };
-        let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
         let gauge = metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]);
-        gauge.set(f64::from(limit.limit()));
-        Self { limit: Mutex::new(limit), shares, gauge, changes: Reason::ALL.map(counter).into() }
+        gauge.set(f64::from(lock(&limit).limit()));
+        Self { limit, shares, by_reload, gauge, changes: Reason::ALL.map(counter).into() }
     }
 
     /// The slots that there are now, and what is kept of them.
@@ -184,15 +207,15 @@ impl Runtime {
     }
 }
 
-/// A provider's limit gets other bounds, for what it has learnt so far.
-pub(crate) fn change_bounds(shared: &Arc<Shared>, provider: &ProviderCore, settings: &ProviderSettings) {
-    let (Some(adaptive), Some(count), Some(bounds)) = (&provider.adaptive, provider.count, settings.adaptive) else {
-        return;
-    };
-    let change = lock(&adaptive.limit).change_bounds(bounds, settings.slots, shared.now());
-    if let Some(change) = change {
-        publish(shared, &provider.settings.name, (adaptive, count), change);
+/// A reload is done: slots are what the limit says by now, kept for whom they are kept for now, and who watches hears of it.
+pub(crate) fn reloaded(shared: &Arc<Shared>, provider: &ProviderCore) {
+    let (Some(adaptive), Some(count)) = (&provider.adaptive, provider.count) else { return };
+    if let Some(change) = adaptive.by_reload {
+        tell(shared, &provider.settings.name, adaptive, change);
     }
+    // What was learnt while the reload was under way came with the shares from before it.
+    let cap = adaptive.limit();
+    shared.compartments.resize(shared, count, cap, |classes| adaptive.shares.at(cap, classes));
 }
 
 fn publish(
@@ -202,6 +225,11 @@ fn publish(
     change: Change,
 ) {
     shared.compartments.resize(shared, count, change.to, |classes| adaptive.shares.at(change.to, classes));
+    tell(shared, provider, adaptive, change);
+}
+
+/// Every change is an event, a metric and a line of the log.
+fn tell(shared: &Shared, provider: &Name, adaptive: &ProviderLimit, change: Change) {
     adaptive.gauge.set(f64::from(change.to));
     if let Some((_, counter)) = adaptive.changes.iter().find(|(reason, _)| *reason == change.reason) {
         counter.increment(1);

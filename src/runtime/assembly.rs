@@ -3,12 +3,9 @@
 
 use std::{
     collections::HashMap,
-    num::NonZeroU32,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
-
-use arc_swap::ArcSwapOption;
 
 use super::{
     address::Address,
@@ -18,7 +15,6 @@ use super::{
     ports::{Backend, Clock, ColdStart},
     presence::Presence,
     provider_shares::{adaptive_limit, guarantees},
-    rates::Rate,
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
@@ -84,7 +80,7 @@ pub(crate) fn make_providers(
         let key_guard = settings.key.as_ref().map(|key| add(format!("key:{name}/{key}"), Scope::Key));
         let places = before.members(name, members.iter().map(|member| &member.name));
         let kept = before.provider(name).and_then(|known| known.count);
-        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before.now)?;
+        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before)?;
         let slots = match (&adaptive, settings.slots) {
             (Some(adaptive), _) => Some(adaptive.kept(compartments.classes())),
             (None, Some(cap)) => Some((cap, guarantees(settings, cap, (&members, &places), compartments)?)),
@@ -93,14 +89,11 @@ pub(crate) fn make_providers(
         };
         let compartment = || -> Arc<str> { format!("provider:{name}").into() };
         let count = slots.map(|(cap, guarantees)| compartments.renew(kept, compartment, cap, &guarantees));
-        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
-        let new_rate = |per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock)));
-        let rate = before.rate(settings).or_else(|| per_minute.map(new_rate));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
             count,
-            rate: ArcSwapOption::from(rate),
+            rate: before.rate(settings, compartment, clock),
             adaptive,
             guard,
             key_guard: key_guard.transpose()?,

@@ -5,10 +5,11 @@ use super::{
     adaptive::{ProviderLimit, ProviderShares},
     builder::StartError,
     compartments_builder::CompartmentsBuilder,
+    reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::name::Name,
     policy::{bulkhead::Guarantees, setting::InvalidSetting},
 };
 
@@ -17,7 +18,7 @@ pub(super) fn adaptive_limit(
     settings: &ProviderSettings,
     (members, places): (&[&AgentSettings], &[Name]),
     compartments: &CompartmentsBuilder<'_>,
-    now: Timestamp,
+    before: &Before,
 ) -> Result<Option<ProviderLimit>, StartError> {
     let Some(adaptive) = settings.adaptive else { return Ok(None) };
     if let Some(broken) = adaptive.check().into_iter().next() {
@@ -26,7 +27,10 @@ pub(super) fn adaptive_limit(
     let most = adaptive.under(settings.slots).max;
     let shares = checked_shares(settings, most, (members, places), compartments)?;
     let shares = ProviderShares { common: 1, ..shares };
-    Ok(Some(ProviderLimit::new(settings, adaptive, shares, now)))
+    Ok(Some(match before.adaptive(&settings.name) {
+        Some(known) => known.renewed(settings, adaptive, shares, before.now),
+        None => ProviderLimit::new(settings, adaptive, shares, before.now),
+    }))
 }
 
 /// What of a provider's slots is kept for agents, features and classes.

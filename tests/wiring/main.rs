@@ -34,6 +34,7 @@ mod lost;
 mod outside;
 mod probing;
 mod reload;
+mod reload_counts;
 mod retry;
 mod settings;
 mod shared_fate;

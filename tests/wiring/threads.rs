@@ -15,8 +15,8 @@ use watertight::{
     runtime::{
         call::{CallContext, CallRequest},
         engine::{Part, Runtime},
+        parts::Parts,
         ports::Clock,
-        reload::parts::ReloadParts,
         run_handle::{RunHandle, RunRequest},
         settings::AgentSettings,
     },
@@ -274,7 +274,7 @@ fn reloads_among_callers_on_many_threads_come_to_an_end() {
                 })
                 .collect();
             for turn in 0..RELOADS {
-                let parts = ReloadParts::new().provider(provider("local")).agent(draft(10 + turn % 2), backend.clone());
+                let parts = Parts::new().provider(provider("local")).agent(draft(10 + turn % 2), backend.clone());
                 runtime.reload(parts).await.unwrap();
                 tokio::task::yield_now().await;
             }

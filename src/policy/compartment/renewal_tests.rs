@@ -147,6 +147,26 @@ fn tenants_get_what_their_tier_has_now() {
     assert_eq!(world.needs("chat", "stranger"), Err(Stranger::Tenant));
 }
 
+/// A place that was found once is used until its counts may be somebody else's.
+#[test]
+fn a_place_is_current_until_counts_go_or_settings_come() {
+    let settings = CompartmentSettings {
+        tenants_max: 2,
+        ..settings(vec![feature("chat", Some(2), None)], vec![tier("pro", Some(1))])
+    };
+    let mut world = World::of(&settings);
+    let place = |world: &mut World, tenant: &str| world.directory.place(&mut world.pool, Some("chat"), Some(tenant), 0);
+    let first = place(&mut world, "acme").unwrap();
+    assert_eq!(place(&mut world, "acme"), Ok(first));
+    let _second = place(&mut world, "brick").unwrap();
+    assert!(world.directory.is_current(&first), "another tenant takes nothing away");
+    let third = place(&mut world, "clay").unwrap();
+    assert!(!world.directory.is_current(&first), "one had to make room");
+    assert!(world.directory.is_current(&third));
+    world.renew(&settings);
+    assert!(!world.directory.is_current(&third));
+}
+
 #[test]
 fn a_larger_cap_lets_waiters_in_and_a_hopeless_one_goes() {
     let chat = |slots| vec![feature("chat", Some(slots), None)];

@@ -14,15 +14,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    before::Before,
-    gone,
-    parts::{ReloadParts, ReloadReport},
-};
+use super::{before::Before, gone, report::ReloadReport};
 use crate::{
     model::name::Name,
     policy::compartment::settings::{ClassSettings, CompartmentSettings},
     runtime::{
+        adaptive,
         assembly::{self, Made},
         builder::{AGENTS_MAX, StartError},
         compartments::State,
@@ -31,6 +28,7 @@ use crate::{
         engine::Runtime,
         orchestrator::OrchestratorMessage,
         outside::OutsideBackend,
+        parts::Parts,
         root::RootMessage,
         supervisor::{Book, SupervisorMessage},
         warming::Models,
@@ -42,9 +40,9 @@ pub const PLACES_MAX: usize = 50_000;
 
 impl Runtime {
     /// Makes the runtime what `parts` say, without a pause: calls under way end as they began and are counted where they were, an open
-    /// breaker stays open for as long as it said, what is gone is not found by new calls and runs dry. Either everything is done or, with
-    /// an error, nothing.
-    pub async fn reload(&self, mut parts: ReloadParts) -> Result<ReloadReport, StartError> {
+    /// breaker stays open for as long as it said, what was counted and learnt stays so, what is gone is not found by new calls and runs
+    /// dry. Either everything is done or, with an error, nothing.
+    pub async fn reload(&self, mut parts: Parts) -> Result<ReloadReport, StartError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.reloading.lock().await;
         let needs_restart = keep_class_order(&mut parts.compartments, shared.compartments.order());
@@ -57,6 +55,7 @@ impl Runtime {
         for core in &old.agents {
             core.superseded.store(true, Ordering::Release);
         }
+        spread(shared, &parts, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
         let retired = gone::take_away(shared, &old, &table);
         // A root that is gone has stopped everything.
@@ -116,9 +115,12 @@ fn keep_class_order(compartments: &mut CompartmentSettings, order: &[&'static st
 }
 
 /// Makes everything on the side and throws it away: the checks of a start. Nobody sees a metric of it.
-fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
+fn try_out(shared: &Shared, parts: &Parts) -> Result<(), StartError> {
     if parts.agents.len() > AGENTS_MAX {
         return Err(StartError::TooManyAgents);
+    }
+    if shared.deferred.is_none() && parts.ladders.any_defers() {
+        return Err(StartError::NoQueue);
     }
     if !shared.compartments.has_places_for(&parts.compartments) {
         return Err(StartError::NoPlaceLeft);
@@ -134,7 +136,7 @@ fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
 type All = (HashMap<Name, Arc<ProviderCore>>, Made);
 
 fn make_all(
-    parts: &ReloadParts,
+    parts: &Parts,
     book: &mut Book,
     compartments: &mut CompartmentsBuilder<'_>,
     shared: &Shared,
@@ -154,7 +156,7 @@ fn make_all(
 }
 
 /// The new table. What lives on has taken its new settings where it stands.
-fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
+fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
     let before = Before::of(Arc::clone(old), shared.now());
     let targets: usize = parts.agents.iter().map(|agent| 1 + agent.further.len()).sum();
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
@@ -188,6 +190,22 @@ fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Res
     let below = below(&table);
     gone::say(shared, &table, &lock(&shared.book).show_only(&guards, &below));
     Ok(table)
+}
+
+/// The rest takes its new settings where it stands; it names agents, which are there by now.
+fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
+    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers);
+    *lock(&shared.run_caps) = parts.run_caps;
+    shared.callers.change(parts.callers);
+    shared.overload.change(parts.compartments.shedding.clone(), shared.now());
+    shared.ladders.store(Arc::new(parts.ladders.clone()));
+    if let Some(queue) = &shared.deferred {
+        queue.settings.store(Arc::new(parts.deferred.clone()));
+        queue.news.notify_one();
+    }
+    for provider in parts.providers.iter().filter_map(|settings| table.providers.get(&settings.name)) {
+        adaptive::reloaded(shared, provider);
+    }
 }
 
 /// What is left at the place of a target that is gone: what its calls under way still need of it.
