@@ -213,7 +213,7 @@ fn a_panic_in_a_judgement_gives_the_permit_back_and_loses_no_lock() {
         let facts = Facts { agent, ending, slow: false, told: Vec::new(), at, permit: permit.hand_over() };
         clock.left.store(1, Ordering::SeqCst);
         let judged = catch_unwind(AssertUnwindSafe(|| supervisor.turn(SupervisorMessage::Outcome(Box::new(facts)))));
-        assert!(judged.is_err() && lock(&shared.book).take_news().is_empty());
+        assert!(judged.is_err());
         assert!(shared.book.is_poisoned(), "the test is about a lock whose holder panicked");
         assert_nothing_taken(&shared, "after the panic");
     }

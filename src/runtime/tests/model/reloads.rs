@@ -125,7 +125,8 @@ fn an_agent_that_comes_back_has_what_it_had() {
             let (held, front) = (Arc::clone(&held), stand.front("review"));
             threads.push(stand.spawn(move |_| match admit(&front, "patient") {
                 Ok(admitted) => held.hold(admitted, 1),
-                Err(refusal) => assert_eq!(refusal, Refusal::Gone),
+                // Served while it was gone, it found somebody else's call when it looked again.
+                Err(refusal) => assert!(refusal == Refusal::Gone || refusal.is_full(), "{refusal:?}"),
             }));
         }
         threads.push(stand.spawn(|stand| {
