@@ -1,11 +1,7 @@
 //! Putting the cores together: providers with their guards and slots, agents with their targets, each with its breaker. Nothing is
 //! started here, and every rule between the parts is checked.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     address::Address,
@@ -18,6 +14,7 @@ use super::{
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    sync::atomic::AtomicBool,
     warming::{Models, cold_start},
 };
 use crate::{

@@ -1,11 +1,7 @@
 //! What a runtime has already when its cores are made: nothing at its start, everything that outlives a reload at a reload. Each kind of
 //! thing that lives on is kept, and told its new settings, in one function here.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -16,6 +12,7 @@ use crate::{
         ports::Clock,
         rates::Rate,
         settings::{AgentSettings, ProviderSettings, RestartSettings},
+        sync::Mutex,
     },
 };
 
