@@ -362,3 +362,5 @@ fn severity(refusal: BudgetRefusal) -> (bool, std::time::Duration) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin_tests;

@@ -41,7 +41,7 @@ pub(super) fn told(prompt: u64, output: u64) -> Need {
 }
 
 /// Finds the caller's budgets and reserves.
-fn reserve(accounts: &mut Accounts, who: &Drawer<'_>, need: Need, at: u64) -> Result<Held, NoTokens> {
+pub(super) fn reserve(accounts: &mut Accounts, who: &Drawer<'_>, need: Need, at: u64) -> Result<Held, NoTokens> {
     let found = accounts.find(who, ms(at));
     accounts.reserve(who, found, need, ms(at))
 }
