@@ -26,7 +26,7 @@ use super::{
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
-    told_to_stop::told_to_stop,
+    told_to_stop::{outlive_file_size_limit, told_to_stop},
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal, settings::JournalSettings},
@@ -71,6 +71,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     // Before they are read: what changes from here on is a change.
     let look = Look::at(&args.project);
+    outlive_file_size_limit();
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
     if let Some(listen) = args.listen {

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     adaptive::Told,
     call::{CallContext, CallError},
+    call_record::{Caller, logged_work},
     handle::AgentHandle,
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
@@ -23,6 +24,7 @@ pub struct Admission {
     permit: Option<Permit>,
     started: Timestamp,
     aged: bool,
+    caller: Caller,
     /// Something of the answer has come: whoever leaves now leaves nobody who is silent.
     has_content: bool,
 }
@@ -37,7 +39,13 @@ impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
         let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
-        Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false, has_content: false })
+        Ok(Admission {
+            started: self.shared.now(),
+            permit: Some(permit),
+            aged: false,
+            caller: Caller::of(context),
+            has_content: false,
+        })
     }
 
     /// How long a piece of work may take at all.
@@ -89,6 +97,9 @@ impl Admission {
         }
         let shared = Arc::clone(&permit.shared);
         let at = shared.now();
+        if let Some(log) = &shared.call_log {
+            log.finished(logged_work(&shared, &permit.agent, self.started, &ending, &self.caller));
+        }
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
         let told = match &permit.agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, at)],
