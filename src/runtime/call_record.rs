@@ -84,7 +84,7 @@ pub(crate) fn logged_call(
 pub(crate) fn logged_work(
     shared: &Shared,
     agent: &AgentCore,
-    started: Timestamp,
+    (started, ended): (Timestamp, Timestamp),
     ending: &Ending,
     caller: &Caller,
 ) -> CallRecord {
@@ -96,7 +96,7 @@ pub(crate) fn logged_work(
         _ => None,
     };
     CallRecord {
-        duration_ms: u64::try_from(shared.now().since(started).as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(ended.since(started).as_millis()).unwrap_or(u64::MAX),
         status,
         cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
         call_id: Some(uuid::Uuid::now_v7().to_string()),

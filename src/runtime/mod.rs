@@ -21,6 +21,7 @@ pub mod journal;
 pub mod ladders;
 pub mod metric;
 pub mod outside;
+pub mod parts;
 pub mod ports;
 pub mod promise;
 pub mod pulse;
@@ -65,7 +66,12 @@ mod run_cell;
 mod run_gates;
 mod run_log;
 mod run_table;
+mod shielded;
 mod step_line;
 mod stopping;
+mod sync;
 mod warming;
 mod write_ahead;
+
+#[cfg(test)]
+mod tests;

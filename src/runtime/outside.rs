@@ -10,6 +10,7 @@ use super::{
     handle::AgentHandle,
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    shielded::shielded,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::model::{
@@ -96,10 +97,8 @@ impl Admission {
             spending.sent();
         }
         let shared = Arc::clone(&permit.shared);
-        let at = shared.now();
-        if let Some(log) = &shared.call_log {
-            log.finished(logged_work(&shared, &permit.agent, self.started, &ending, &self.caller));
-        }
+        let at = shared.now_or(self.started);
+        let logged = (Arc::clone(&permit.agent), ending.clone());
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
         let told = match &permit.agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, at)],
@@ -108,13 +107,18 @@ impl Admission {
         let facts = Facts { agent: permit.agent.index, ending, slow, told, at, permit: permit.hand_over() };
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
+        if let Some(log) = &shared.call_log {
+            let (agent, ending) = logged;
+            // This may be a drop, and whoever keeps the log is somebody else.
+            shielded(|| log.finished(logged_work(&shared, &agent, (self.started, at), &ending, &self.caller)));
+        }
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
         let Some(permit) = &self.permit else { return };
-        let held = permit.shared.now().since(self.started);
+        let held = permit.shared.now_or(self.started).since(self.started);
         let slow_without_content = !self.has_content && held > permit.agent.settings.breaker.slow_call;
         self.settle(Ending::Cancelled { slow_without_content });
     }

@@ -2,14 +2,7 @@
 //! gives back what nobody used and keeps what nobody knows of, so that a cancel, a panic or the death of an actor settles as any other
 //! end does. Which budgets there are, and what fits into them, the policy decides.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     call::{CallContext, CallRequest},
@@ -19,6 +12,11 @@ use super::{
     ports::{Asked, Progress, TokenEstimate},
     refusal::Refusal,
     settings::ProviderSettings,
+    shielded::shielded,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     token_count::TokenCounter,
 };
 use crate::{
@@ -34,7 +32,7 @@ use crate::{
         run_caps::RunCaps,
         tokens::{
             WINDOW,
-            accounts::{Accounts, Held},
+            accounts::{Accounts, Found, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
         },
     },
@@ -152,7 +150,7 @@ struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let now = self.shared.now();
+        let now = self.shared.now_or(self.at);
         let mut state = lock(&self.shared.tokens.state);
         let accounts = &mut state.accounts;
         match (self.used, self.sent) {
@@ -192,12 +190,12 @@ impl Spending {
         }
         let (feature, tenant) = (context.feature.as_deref(), context.tenant.as_deref());
         let who = Drawer { provider: &agent.settings.provider, feature, tenant };
-        let (is_budgeted, settings) = {
-            let state = lock(&shared.tokens.state);
-            (state.accounts.concerns(&who), Arc::clone(&state.settings))
+        let (found, settings) = {
+            let mut state = lock(&shared.tokens.state);
+            (state.accounts.find(&who, now), Arc::clone(&state.settings))
         };
         let price = settings.prices.get(&*agent.target).copied();
-        if !is_budgeted && price.is_none() {
+        if found.is_none() && price.is_none() {
             return Ok(None);
         }
         // Counting takes longer than anything else here, so nobody waits for it.
@@ -211,12 +209,12 @@ impl Spending {
             reserved: None,
             price,
         });
-        spending.reserve(now).map_err(|refused| Refusal::Tokens { refused })?;
+        spending.reserve(Some(found), now).map_err(|refused| Refusal::Tokens { refused })?;
         Ok(Some(spending))
     }
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
-    fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
+    fn reserve(&mut self, found: Option<Found>, now: Timestamp) -> Result<(), NoTokens> {
         if self.reserved.as_ref().is_some_and(|reserved| reserved.at.after(WINDOW) > now) {
             return Ok(());
         }
@@ -224,12 +222,13 @@ impl Spending {
         self.reserved = None;
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
-        let told = self.agent.backend.vendor_budget();
+        let told = shielded(|| self.agent.backend.vendor_budget()).flatten();
         let mut state = lock(&self.shared.tokens.state);
         if let Some(told) = told {
             state.accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
         }
-        let held = state.accounts.reserve(&who, self.need, now)?;
+        let found = found.unwrap_or_else(|| state.accounts.find(&who, now));
+        let held = state.accounts.reserve(&who, found, self.need, now)?;
         drop(state);
         self.reserved =
             Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), at: now, sent: Sent::No, used: None });
@@ -238,7 +237,7 @@ impl Spending {
 
     /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
     pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), AttemptFailure> {
-        self.reserve(now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
+        self.reserve(None, now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
         self.sent();
         Ok(())
     }
@@ -326,7 +325,7 @@ fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64)
     let estimate = context
         .asked
         .as_ref()
-        .and_then(|asked| agent.backend.estimate(asked, context.prompt.as_deref()))
+        .and_then(|asked| shielded(|| agent.backend.estimate(asked, context.prompt.as_deref())).flatten())
         .unwrap_or_else(|| rough_estimate(context.asked.as_ref()));
     let assumed = OutputBound::Assumed(output_tokens_assumed);
     Need { prompt: estimate.prompt, output: estimate.output_max.map_or(assumed, OutputBound::Told) }
