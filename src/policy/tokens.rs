@@ -1,6 +1,7 @@
 //! A token budget: a hard cap over every rolling minute. Says whether a request's tokens fit, and when they would; takes back what was
 //! not used, and remembers what was used beyond. It counts nothing itself and knows no model: amounts are handed in.
 
+mod account;
 pub mod accounts;
 pub mod draw;
 

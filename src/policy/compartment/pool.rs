@@ -275,7 +275,7 @@ impl<T> Pool<T> {
 
     /// Nobody waits who could be served: what hand-over promises.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         self.lines.check();
         for (_, waiter) in self.lines.each() {
             for needs in &waiter.ways {

@@ -8,14 +8,13 @@ use std::{
 };
 
 use super::{
-    BudgetRefusal, ReservationId, TokenBudget,
+    BudgetRefusal,
+    account::{Account, Issued, renewed},
     draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
-    policy::compartment::settings::{
-        CompartmentSettings, CountedTokens, Rates, TierSettings, UnknownFeature, UnknownTenant,
-    },
+    policy::compartment::settings::{CompartmentSettings, Rates, TierSettings, UnknownFeature, UnknownTenant},
 };
 
 /// The name under which tenants that are not known have one budget together.
@@ -28,7 +27,7 @@ const LOOKED_AT: usize = 64;
 #[must_use = "what is never settled counts as used in full"]
 pub struct Held {
     need: Need,
-    parts: Vec<(AccountId, ReservationId)>,
+    parts: Vec<(AccountId, Issued)>,
 }
 
 impl Held {
@@ -36,12 +35,6 @@ impl Held {
     pub const fn prompt(&self) -> u64 {
         self.need.prompt
     }
-}
-
-#[derive(Debug, Clone)]
-struct Account {
-    budget: TokenBudget,
-    counted: CountedTokens,
 }
 
 #[derive(Debug, Clone)]
@@ -70,31 +63,8 @@ pub struct Accounts {
     /// Whose turn it is to make room; each tenant once.
     turns: VecDeque<Arc<str>>,
     tenants_max: usize,
-}
-
-impl Account {
-    fn of(rates: Rates) -> Option<Self> {
-        let budget = TokenBudget::new(rates.tokens_per_minute?);
-        Some(Self { budget, counted: rates.tokens })
-    }
-
-    /// What it counts of so many tokens.
-    fn amount(&self, prompt: u64, output: u64) -> u64 {
-        match self.counted {
-            CountedTokens::Both => prompt.saturating_add(output),
-            CountedTokens::Input => prompt,
-            CountedTokens::Output => output,
-        }
-    }
-
-    /// The longest answer to such a prompt that fits it at all.
-    fn output_max(&self, prompt: u64) -> u64 {
-        match self.counted {
-            CountedTokens::Both => self.budget.limit().saturating_sub(prompt),
-            CountedTokens::Output => self.budget.limit(),
-            CountedTokens::Input => u64::MAX,
-        }
-    }
+    /// How often it was configured: an account of the same name that is begun later is another one.
+    configured: u64,
 }
 
 impl Accounts {
@@ -107,15 +77,17 @@ impl Accounts {
 
     /// Takes over other settings in place: what is in a budget's window stays there.
     pub fn configure(&mut self, settings: &CompartmentSettings, providers: &[(Name, Rates)]) {
+        self.configured += 1;
+        let life = self.configured;
         let mut before = std::mem::take(&mut self.providers);
         for (name, rates) in providers {
             let old = before.remove(name);
-            self.providers.extend(renewed(old, *rates).map(|account| (name.clone(), account)));
+            self.providers.extend(renewed(old, *rates, life).map(|account| (name.clone(), account)));
         }
         let mut before = std::mem::take(&mut self.features);
         for feature in &settings.features {
             let old = before.remove(&feature.name).and_then(|feature| feature.account);
-            let account = renewed(old, feature.rates);
+            let account = renewed(old, feature.rates, life);
             self.features.insert(feature.name.clone(), Feature { account, ratio: feature.ratio });
         }
         self.usual_feature = match &settings.unknown_feature {
@@ -141,11 +113,11 @@ impl Accounts {
             let Some((_, tier)) = self.tenant_of(Some(&name)) else { continue };
             let Some(settings) = self.tiers.get(tier) else { continue };
             tenant.tier = tier;
-            tenant.account = renewed(tenant.account.take(), settings.rates);
+            tenant.account = renewed(tenant.account.take(), settings.rates, self.configured);
             let cells = std::mem::take(&mut tenant.cells);
             for (feature, cell) in cells {
                 let ratio = self.features.get(&feature).and_then(|feature| feature.ratio);
-                let renewed = renewed(Some(cell), cell_rates(settings, ratio));
+                let renewed = renewed(Some(cell), cell_rates(settings, ratio), self.configured);
                 tenant.cells.extend(renewed.map(|cell| (feature, cell)));
             }
             self.tenants.insert(name, tenant);
@@ -190,8 +162,8 @@ impl Accounts {
         for id in ids {
             let Some(account) = self.account(&id) else { continue };
             let amount = account.amount(need.prompt, output);
-            match account.budget.reserve(amount, now) {
-                Ok(reservation) => held.parts.push((id, reservation)),
+            match account.reserve(amount, now) {
+                Ok(issued) => held.parts.push((id, issued)),
                 // It was looked at a moment ago and nobody came between; should it refuse all the same, nothing is kept.
                 Err(refusal) => {
                     self.settle(held, 0, 0, now);
@@ -204,20 +176,20 @@ impl Accounts {
 
     /// Puts the real use in place of what was reserved; zeros where nothing was sent.
     pub fn settle(&mut self, held: Held, prompt: u64, output: u64, now: Timestamp) {
-        for (id, reservation) in held.parts {
-            // The budget of a feature that a reload has removed is gone with what it held.
+        for (id, issued) in held.parts {
+            // A budget that a reload has removed is gone with what it held.
             let Some(account) = self.account(&id) else { continue };
             let used = account.amount(prompt, output);
-            account.budget.settle(reservation, used, now);
+            account.settle(issued, used, now);
         }
     }
 
     /// The same where nobody knows what was used: it counts as reserved.
     pub fn settle_in_full(&mut self, held: Held, now: Timestamp) {
-        for (id, reservation) in held.parts {
+        for (id, issued) in held.parts {
             let Some(account) = self.account(&id) else { continue };
-            let used = reservation.tokens();
-            account.budget.settle(reservation, used, now);
+            let used = issued.tokens();
+            account.settle(issued, used, now);
         }
     }
 
@@ -310,7 +282,8 @@ impl Accounts {
         }
         let Some((name, tier)) = self.tenant_of(who.tenant) else { return ids };
         let Some(settings) = self.tiers.get(tier) else { return ids };
-        let (own, cell) = (Account::of(settings.rates), Account::of(cell_rates(settings, ratio)));
+        let life = self.configured;
+        let (own, cell) = (Account::of(settings.rates, life), Account::of(cell_rates(settings, ratio), life));
         if own.is_none() && cell.is_none() {
             return ids;
         }
@@ -363,19 +336,6 @@ impl Accounts {
     }
 }
 
-/// An account by other settings, with what it holds.
-fn renewed(old: Option<Account>, rates: Rates) -> Option<Account> {
-    let limit = rates.tokens_per_minute?;
-    match old {
-        // Amounts of another kind cannot be compared: it begins anew.
-        Some(mut account) if account.counted == rates.tokens => {
-            account.budget.resize(limit);
-            Some(account)
-        }
-        _ => Account::of(rates),
-    }
-}
-
 /// What a tenant of this tier may use in a minute in a feature of this ratio.
 fn cell_rates(tier: &TierSettings, ratio: Option<f64>) -> Rates {
     let tokens_per_minute = ratio.and_then(|ratio| tier.cell_tokens(ratio));
@@ -391,3 +351,5 @@ fn severity(refusal: BudgetRefusal) -> (bool, std::time::Duration) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin_tests;

@@ -5,17 +5,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::compartment::settings::{FeatureSettings, TenantSettings};
+use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, TenantSettings};
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::try_new(text).unwrap()
 }
 
-fn ms(at: u64) -> Timestamp {
+pub(super) fn ms(at: u64) -> Timestamp {
     Timestamp::from_millis(at)
 }
 
-fn rates(tokens: u64) -> Rates {
+pub(super) fn rates(tokens: u64) -> Rates {
     Rates { tokens_per_minute: Some(tokens), ..Rates::default() }
 }
 
@@ -36,7 +36,7 @@ fn accounts() -> Accounts {
     Accounts::new(&settings(), &[(name("local"), rates(1_000))])
 }
 
-fn told(prompt: u64, output: u64) -> Need {
+pub(super) fn told(prompt: u64, output: u64) -> Need {
     Need { prompt, output: OutputBound::Told(output) }
 }
 
