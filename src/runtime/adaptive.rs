@@ -1,10 +1,7 @@
 //! Adaptive limits at work: the supervisor tells each provider's limit how its attempts ended, and what it says becomes the provider's
 //! slots at once. Every change is an event, a metric and a line of the log, with its reason. It judges nothing itself.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use metrics::{Counter, Gauge, Label};
 
@@ -16,6 +13,8 @@ use super::{
     metric,
     ports::Progress,
     settings::ProviderSettings,
+    shielded::Shielded,
+    sync::Mutex,
 };
 use crate::{
     model::{clock::Timestamp, facts::Ending, name::Name, reply::Usage},
@@ -57,8 +56,8 @@ pub(crate) struct ProviderLimit {
     /// Written by the supervisor and by a reload.
     limit: Mutex<AdaptiveLimit>,
     shares: ProviderShares,
-    gauge: Gauge,
-    changes: Vec<(Reason, Counter)>,
+    gauge: Shielded<Gauge>,
+    changes: Vec<(Reason, Shielded<Counter>)>,
 }
 
 /// What is kept of a provider's slots, whatever their number.
@@ -107,10 +106,10 @@ impl ProviderLimit {
         let label = || Label::new("provider", settings.name.as_str().to_owned());
         let counter = |reason: Reason| {
             let labels = vec![label(), Label::from_static_parts("reason", reason.as_str())];
-            (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels))
+            (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels).into())
         };
         let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
-        let gauge = metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]);
+        let gauge = Shielded::from(metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]));
         gauge.set(f64::from(limit.limit()));
         Self { limit: Mutex::new(limit), shares, gauge, changes: Reason::ALL.map(counter).into() }
     }

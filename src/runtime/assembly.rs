@@ -1,12 +1,7 @@
 //! Putting the cores together: providers with their guards and slots, agents with their targets, each with its breaker. Nothing is
 //! started here, and every rule between the parts is checked.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 
@@ -22,6 +17,7 @@ use super::{
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    sync::atomic::AtomicBool,
     warming::{Models, cold_start},
 };
 use crate::{

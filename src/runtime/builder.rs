@@ -1,9 +1,6 @@
 //! Building a runtime: checks that everything fits together, makes the cores and breakers, starts the actors.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64},
-};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use ractor::Actor;
@@ -35,6 +32,10 @@ use super::{
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
     supervisor::Book,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
     warming::Models,
 };
 use crate::{
@@ -285,6 +286,11 @@ impl RuntimeBuilder {
 
     /// Starts the actors on the present tokio runtime.
     pub async fn start(self) -> Result<Runtime, StartError> {
+        begin(self.assemble()?).await
+    }
+
+    /// Everything that a runtime is made of, before its actors.
+    pub(crate) fn assemble(self) -> Result<Arc<Shared>, StartError> {
         self.check()?;
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         tracing::debug!(seed, "all jitter comes from this seed");
@@ -304,7 +310,7 @@ impl RuntimeBuilder {
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let deferred = queue_of(self.deferred, &self.ladders)?;
         let aborting = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        Ok(Arc::new(Shared {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             run_caps: Mutex::new(self.run_caps),
@@ -336,8 +342,7 @@ impl RuntimeBuilder {
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),
             gone_labels: ArcSwap::default(),
-        });
-        begin(shared).await
+        }))
     }
 
     /// What can be wrong before anything is made.

@@ -1,10 +1,7 @@
 //! The callers of a runtime: the runaway guard of each, and its requests a minute. Idle ones are forgotten when there are too many. Who has
 //! no guard and no rate is not remembered at all. It counts admissions, never what became of them.
 
-use std::{
-    num::NonZeroU32,
-    sync::{Arc, Mutex},
-};
+use std::{num::NonZeroU32, sync::Arc};
 
 use arc_swap::ArcSwap;
 
@@ -14,6 +11,7 @@ use super::{
     metric,
     ports::Clock,
     rates::{Rate, TooMany},
+    sync::Mutex,
 };
 use crate::{
     model::clock::Timestamp,

@@ -4,7 +4,7 @@
 mod needs;
 mod resize;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use metrics::Gauge;
 use needs::needs_of;
@@ -17,6 +17,8 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     run_cell::RunCell,
+    shielded::Shielded,
+    sync::Mutex,
 };
 use crate::{
     model::clock::Timestamp,
@@ -46,7 +48,7 @@ pub(crate) struct State {
     pub(super) pool: Pool<Waiter>,
     pub(super) directory: Directory,
     /// What features have taken, by their place; the count of each, where it has one of its own.
-    pub(super) feature_gauges: Vec<(Option<CountId>, Gauge)>,
+    pub(super) feature_gauges: Vec<(Option<CountId>, Shielded<Gauge>)>,
 }
 
 /// Who waits in the line.
@@ -123,7 +125,7 @@ impl Drop for Seats {
         if self.needs.is_empty() {
             return;
         }
-        let now = self.shared.now();
+        let now = self.shared.now_or(self.taken);
         self.shared.compartments.give_back(&self.shared, &self.needs, (self.taken, now), self.unused);
         self.shown.iter().for_each(|agent| agent.show_given_back(now.since(self.taken)));
     }
@@ -306,6 +308,14 @@ impl Compartments {
 
     pub(crate) fn cap(&self, count: CountId) -> u32 {
         lock(&self.state).pool.cap(count)
+    }
+
+    /// What the pool promises, checked between any two steps.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> usize {
+        let state = lock(&self.state);
+        state.pool.check();
+        state.pool.waiting()
     }
 
     fn give_back(&self, shared: &Arc<Shared>, needs: &Needs, (taken, now): (Timestamp, Timestamp), unused: bool) {

@@ -69,7 +69,7 @@ impl<'a> CompartmentsBuilder<'a> {
             let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
             let cap = count.map(|count| pool.cap(count)).filter(|cap| *cap < u32::MAX);
             metric::set(metric::FEATURE_SLOTS, labels(), cap.map_or(f64::INFINITY, f64::from));
-            (count, metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels()))
+            (count, metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels()).into())
         };
         *feature_gauges = directory.features().map(gauge).collect();
         self.granted

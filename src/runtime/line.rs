@@ -14,6 +14,7 @@ use super::{
     overload::Waiting,
     parked::ParkedAt,
     refusal::Refusal,
+    sync::sleep,
 };
 use crate::policy::{breaker::state::GateView, compartment::line::Ticket};
 
@@ -70,7 +71,7 @@ impl AgentHandle {
             biased;
             is_over = shared.models.until_over(model) => is_over,
             () = shared.stopping.cancelled() => return Err(Refusal::ShuttingDown),
-            () = tokio::time::sleep(allowed.min(left)) => return Err(if left <= allowed { Refusal::Deadline } else { refusal }),
+            () = sleep(allowed.min(left)) => return Err(if left <= allowed { Refusal::Deadline } else { refusal }),
         };
         if !is_over {
             return Err(refusal);
@@ -117,7 +118,7 @@ impl AgentHandle {
             // Nobody who stands here is let go without a slot but by a reload that took the agent away.
             served = &mut served => Some(Some(served.map_err(|_| Refusal::Gone)?)),
             () = shared.stopping.cancelled() => None,
-            () = tokio::time::sleep(wait) => Some(None),
+            () = sleep(wait) => Some(None),
         };
         drop(standing);
         match end {

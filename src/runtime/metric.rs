@@ -2,6 +2,8 @@
 
 use metrics::{Label, counter, gauge};
 
+use super::shielded::shielded;
+
 /// A metric: its name, what it is, and what it tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
@@ -90,14 +92,14 @@ metrics! {
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }
 
-/// Adds to a counter.
+/// Adds to a counter. A recorder that panics is not told on: it counts nothing.
 pub fn count(metric: Metric, labels: Vec<Label>, by: u64) {
-    counter!(metric.name, labels).increment(by);
+    shielded(|| counter!(metric.name, labels).increment(by));
 }
 
-/// Sets a gauge.
+/// Sets a gauge. A recorder that panics shows nothing.
 pub fn set(metric: Metric, labels: Vec<Label>, value: f64) {
-    gauge!(metric.name, labels).set(value);
+    shielded(|| gauge!(metric.name, labels).set(value));
 }
 
 #[cfg(test)]

@@ -65,7 +65,12 @@ mod run_cell;
 mod run_gates;
 mod run_log;
 mod run_table;
+mod shielded;
 mod step_line;
 mod stopping;
+mod sync;
 mod warming;
 mod write_ahead;
+
+#[cfg(test)]
+mod tests;

@@ -75,7 +75,7 @@ impl Admission {
             spending.sent();
         }
         let shared = Arc::clone(&permit.shared);
-        let at = shared.now();
+        let at = shared.now_or(self.started);
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
         let told = match &permit.agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, at)],
@@ -90,7 +90,7 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         let Some(permit) = &self.permit else { return };
-        let held = permit.shared.now().since(self.started);
+        let held = permit.shared.now_or(self.started).since(self.started);
         let slow_without_content = held > permit.agent.settings.breaker.slow_call;
         self.settle(Ending::Cancelled { slow_without_content });
     }

@@ -2,14 +2,7 @@
 //! due. What is refused further in gives its request back: the library has no way to do so, but where it keeps its state is ours to say.
 //! It refuses; it never waits, and never counts in flight.
 
-use std::{
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use governor::{
     Quota, RateLimiter, clock,
@@ -18,7 +11,10 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::ports::Clock;
+use super::{
+    ports::Clock,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 use crate::model::clock::Timestamp;
 
 /// A refused caller is told to stay away for at least this long.
@@ -169,11 +165,10 @@ fn nanoseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::sync::Mutex, *};
     use crate::runtime::core::lock;
 
     /// A clock that is set.

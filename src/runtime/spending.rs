@@ -2,14 +2,7 @@
 //! gives back what nobody used and keeps what nobody knows of, so that a cancel, a panic or the death of an actor settles as any other
 //! end does. Which budgets there are, and what fits into them, the policy decides.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     call::{CallContext, CallRequest},
@@ -19,6 +12,11 @@ use super::{
     ports::{Asked, Progress, TokenEstimate},
     refusal::Refusal,
     settings::ProviderSettings,
+    shielded::shielded,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     token_count::TokenCounter,
 };
 use crate::{
@@ -152,7 +150,7 @@ struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let now = self.shared.now();
+        let now = self.shared.now_or(self.at);
         let mut state = lock(&self.shared.tokens.state);
         let accounts = &mut state.accounts;
         match (self.used, self.sent) {
@@ -224,7 +222,7 @@ impl Spending {
         self.reserved = None;
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
-        let told = self.agent.backend.vendor_budget();
+        let told = shielded(|| self.agent.backend.vendor_budget()).flatten();
         let mut state = lock(&self.shared.tokens.state);
         if let Some(told) = told {
             state.accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
@@ -326,7 +324,7 @@ fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64)
     let estimate = context
         .asked
         .as_ref()
-        .and_then(|asked| agent.backend.estimate(asked, context.prompt.as_deref()))
+        .and_then(|asked| shielded(|| agent.backend.estimate(asked, context.prompt.as_deref())).flatten())
         .unwrap_or_else(|| rough_estimate(context.asked.as_ref()));
     let assumed = OutputBound::Assumed(output_tokens_assumed);
     Need { prompt: estimate.prompt, output: estimate.output_max.map_or(assumed, OutputBound::Told) }

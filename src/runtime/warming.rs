@@ -3,10 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +17,10 @@ use super::{
     ports::{Backend, ColdStart, WarmUp},
     refusal::Refusal,
     settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 use crate::{
     model::{

@@ -32,6 +32,7 @@ mod ladder;
 mod line;
 mod lost;
 mod outside;
+mod panics;
 mod probing;
 mod reload;
 mod retry;

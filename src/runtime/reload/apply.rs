@@ -6,10 +6,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use tokio::sync::oneshot;
@@ -33,6 +30,7 @@ use crate::{
         outside::OutsideBackend,
         root::RootMessage,
         supervisor::{Book, SupervisorMessage},
+        sync::atomic::{AtomicBool, Ordering},
         warming::Models,
     },
 };
@@ -52,13 +50,8 @@ impl Runtime {
         try_out(shared, &parts)?;
         let table = Arc::new(make(shared, &parts, &old)?);
         self.begin(&table, &old).await;
-        shared.table.store(Arc::clone(&table));
-        // From here on every admission finds the new ones; who has an old one is sent to them.
-        for core in &old.agents {
-            core.superseded.store(true, Ordering::Release);
-        }
+        let retired = put_in_place(shared, &old, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
-        let retired = gone::take_away(shared, &old, &table);
         // A root that is gone has stopped everything.
         let _ = self.root.cast(RootMessage::Retire(retired));
         // What was changed in the book is news, and timers may run from other moments on.
@@ -76,10 +69,7 @@ impl Runtime {
 
     /// Starts the actors of targets that are new or come back, before anybody can find them.
     async fn begin(&self, table: &AgentTable, old: &AgentTable) {
-        let is_new = |core: &&Arc<AgentCore>| {
-            is_present(table, core) && old.agents.get(core.index).is_none_or(|known| known.presence.is_gone())
-        };
-        let new: Vec<Arc<AgentCore>> = table.agents.iter().filter(is_new).map(Arc::clone).collect();
+        let new = newcomers(table, old);
         if new.is_empty() {
             return;
         }
@@ -87,10 +77,32 @@ impl Runtime {
         let _ = self.root.cast(RootMessage::Begin(new.clone(), done));
         // Where the root is gone the runtime has stopped.
         let _ = begun.await;
-        for core in new {
-            core.presence.come_back();
-        }
+        come_back(&new);
     }
+}
+
+/// Targets that are new or come back.
+pub(crate) fn newcomers(table: &AgentTable, old: &AgentTable) -> Vec<Arc<AgentCore>> {
+    let is_new = |core: &&Arc<AgentCore>| {
+        is_present(table, core) && old.agents.get(core.index).is_none_or(|known| known.presence.is_gone())
+    };
+    table.agents.iter().filter(is_new).map(Arc::clone).collect()
+}
+
+/// Targets that are here again let callers in.
+pub(crate) fn come_back(new: &[Arc<AgentCore>]) {
+    for core in new {
+        core.presence.come_back();
+    }
+}
+
+/// From here on every admission finds the new ones; who has an old one is sent to them. The places of targets that are gone.
+pub(crate) fn put_in_place(shared: &Shared, old: &AgentTable, table: &Arc<AgentTable>) -> Vec<usize> {
+    shared.table.store(Arc::clone(table));
+    for core in &old.agents {
+        core.superseded.store(true, Ordering::Release);
+    }
+    gone::take_away(shared, old, table)
 }
 
 /// Whether a core is one of an agent that can be called, at one of its targets.
@@ -154,7 +166,7 @@ fn make_all(
 }
 
 /// The new table. What lives on has taken its new settings where it stands.
-fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
+pub(crate) fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
     let before = Before::of(Arc::clone(old), shared.now());
     let targets: usize = parts.agents.iter().map(|agent| 1 + agent.further.len()).sum();
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {

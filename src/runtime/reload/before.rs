@@ -1,10 +1,7 @@
 //! What a runtime has already when its cores are made: nothing at its start, everything that outlives a reload at a reload. Each kind of
 //! thing that lives on is kept, and told its new settings, in one function here.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     model::{clock::Timestamp, name::Name},
@@ -13,6 +10,7 @@ use crate::{
         core::{AgentCommon, AgentCore, AgentMetrics, AgentTable, ProviderCore, lock},
         rates::Rate,
         settings::{AgentSettings, ProviderSettings, RestartSettings},
+        sync::Mutex,
     },
 };
 
