@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 pub(crate) use super::book::Book;
 use super::{
@@ -68,6 +68,8 @@ pub(crate) enum SupervisorMessage {
     Died { agent: usize, quarantine: Quarantine },
     /// An operator acts.
     Act { breaker: BreakerId, act: BreakerAct },
+    /// Say when all that was told before this holds.
+    Tell(oneshot::Sender<()>),
     /// A run was accepted that needs these agents, in this order: have their models loaded.
     Prewarm(Vec<usize>),
     /// A timer may be due.
@@ -135,8 +137,8 @@ impl SupervisorActor {
             self.take_in(&mut book, &message);
             (book.take_news(), book.next_timer())
         };
-        // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and a
-        // reload has those when it takes the book.
+        // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and
+        // nobody has to wait for both.
         if let SupervisorMessage::Outcome(facts) = message {
             adaptive::learn(&self.shared, facts.agent, &facts.told);
             facts.permit.settle();
@@ -180,6 +182,10 @@ impl SupervisorActor {
                 };
                 transition.into_iter().collect::<Vec<Transition>>()
             }),
+            SupervisorMessage::Tell(done) => {
+                // Who asked may have left.
+                let _ = done.send(());
+            }
             SupervisorMessage::Tick => {
                 book.tick(now);
                 self.release_quarantined(book, now);

@@ -10,6 +10,7 @@ mod service;
 
 mod bad_input;
 mod check;
+mod deferred;
 mod five_agents;
 mod foreign;
 mod import;
@@ -22,5 +23,6 @@ mod ollama;
 mod photos;
 mod pipes;
 mod reload;
+mod reload_reach;
 mod rerun;
 mod serve_end;

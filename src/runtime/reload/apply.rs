@@ -172,9 +172,12 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTab
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
         return Err(StartError::NoPlaceLeft);
     }
+    // The book before the compartments, and never the other way round.
+    let mut book = lock(&shared.book);
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
-        make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
+        make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
     });
+    drop(book);
     let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
     shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;

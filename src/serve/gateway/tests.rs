@@ -18,19 +18,26 @@ use crate::{
         settings::JournalSettings,
     },
     model::name::Name,
+    policy::{
+        breaker::state::StateName,
+        ladder::{Effect, LighterTarget, Rung, RungRule},
+    },
     runtime::{
         builder::RuntimeBuilder,
+        deferred::settings::DeferredSettings,
         engine::Runtime,
         function_agent::{AgentFailure, CallInfo, FunctionAgent},
+        ladders::{LadderSettings, Ladders, Notice},
         ports::TokioClock,
         settings::{AgentSettings, ProviderSettings, Timeouts},
+        supervisor::BreakerAct,
     },
     serve::{
         access::{keys::KeyRing, signature::Signer},
         caps::Caps,
         router::router,
         state::{AppState, Door, Ending, Running, Service},
-        tests::support::without_runs,
+        tests::support::{until, without_runs},
     },
     settings::{general::Limits, serve::ServeSettings},
     transport::{
@@ -49,7 +56,10 @@ const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reaso
 const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
 
 fn state() -> AppState {
-    let settings = ServeSettings::default();
+    state_of(ServeSettings::default())
+}
+
+fn state_of(settings: ServeSettings) -> AppState {
     AppState::new(Service {
         caps: Caps::new(&settings),
         settings,
@@ -74,6 +84,14 @@ async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
     let builder = Runtime::builder().seed(7);
     let (agents, client) = agents(builder, server, attempts_max);
     let state = state();
+    state.door.open(without_runs(agents.start().await.unwrap()));
+    routes(state, client)
+}
+
+/// The same with an agent that is set up otherwise.
+async fn serving_as(server: &FakeServer, change: impl FnOnce(&mut AgentSettings)) -> Router {
+    let (agents, client) = agents_as(Runtime::builder().seed(7), server, change);
+    let state = state_of(ServeSettings { body_bytes_max: 64 * 1024, ..ServeSettings::default() });
     state.door.open(without_runs(agents.start().await.unwrap()));
     routes(state, client)
 }
@@ -105,20 +123,63 @@ async fn accounted(service: &Router, calls: u64) -> Value {
     panic!("the ledger never knew of {calls} calls")
 }
 
-fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
-    let name = |text: &str| Name::try_new(text).unwrap();
-    let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
-    let settings = OpenAiSettings {
+/// The same with agent `light` on a provider of its own that stands in for `fast`, a journal that keeps what is put off, and every rung
+/// in this order.
+async fn laddered(server: &FakeServer, rungs: &[Rung]) -> (Router, Arc<Runtime>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+    let ladder = LadderSettings {
+        rungs: rungs.iter().copied().map(RungRule::of).collect(),
+        lighter: vec![LighterTarget { agent: name("light"), context_tokens: None, effect: Effect::None }],
+        default: Some(Arc::new(json!("stated"))),
+        notice: Some(Arc::new(Notice { ko: None, en: Some("Back soon".to_owned()) })),
+    };
+    let ladders = Ladders { agents: [(name("fast"), ladder)].into(), ..Ladders::default() };
+    let builder = Runtime::builder()
+        .seed(7)
+        .clock(Arc::new(TokioClock::since_unix_epoch()))
+        .ladders(ladders)
+        .deferred(Arc::clone(&journal) as Arc<_>, DeferredSettings::default(), None)
+        .provider(ProviderSettings::new(name("beside")));
+    let (builder, client) = agents(builder, server, 1);
+    let light =
+        OpenAiAgent::try_new(Arc::clone(&client), OpenAiSettings { model: "tiny".to_owned(), ..asked() }).unwrap();
+    let builder = builder.agent(AgentSettings::new(name("light"), name("beside")), Arc::new(light));
+    let runtime = Arc::new(builder.start().await.unwrap());
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
+    let state = state();
+    state.door.open(Arc::new(Running { runtime: Arc::clone(&runtime), journal, files }));
+    (routes(state, client), runtime, folder)
+}
+
+fn name(text: &str) -> Name {
+    Name::try_new(text).unwrap()
+}
+
+fn asked() -> OpenAiSettings {
+    OpenAiSettings {
         model: "qwen".to_owned(),
         prompt: "x".to_owned(),
         stream_upstream: StreamUpstream::AsAsked,
         ..OpenAiSettings::default()
-    };
-    let backend = OpenAiAgent::try_new(Arc::clone(&client), settings).unwrap();
+    }
+}
+
+fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
+    agents_as(builder, server, |agent| agent.retry.attempts_max = attempts_max)
+}
+
+fn agents_as(
+    builder: RuntimeBuilder,
+    server: &FakeServer,
+    change: impl FnOnce(&mut AgentSettings),
+) -> (RuntimeBuilder, Arc<ProviderClient>) {
+    let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
+    let backend = OpenAiAgent::try_new(Arc::clone(&client), asked()).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
-    agent.retry.attempts_max = attempts_max;
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
+    change(&mut agent);
     let builder = builder.provider(ProviderSettings::new(name("local")));
     (builder.agent(agent, Arc::new(backend)), client)
 }
@@ -372,7 +433,13 @@ async fn requests_that_cannot_be() {
         serde_json::from_str(&text(service.clone().oneshot(get("/v1/models")).await.unwrap()).await).unwrap();
     assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["owned_by"]), (&json!("fast"), &json!("fast")));
     assert_eq!(service.clone().oneshot(get("/v1/models/gpt")).await.unwrap().status().as_u16(), 200);
-    assert_eq!(service.oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
+    assert_eq!(service.clone().oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
+    for path in ["/v1/models/%ff", "/agents/%ff/x"] {
+        let answer = service.clone().oneshot(get(path)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 400, "{path}");
+        let told: Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert!(told["error"]["message"].as_str().unwrap().contains("Invalid UTF-8"), "{path}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -410,6 +477,68 @@ async fn an_existing_service_behind_its_guards() {
     assert_eq!(server.requests().len(), 1);
 }
 
+/// Whatever a caller brings: its deadline, its broken body, its large one. Nobody else may feel it.
+#[tokio::test]
+async fn what_a_caller_does_is_no_failure_of_the_service_behind() {
+    let broken = || {
+        let pieces = [Ok(axum::body::Bytes::from_static(b"first")), Err(std::io::Error::other("gone"))];
+        Body::from_stream(futures_util::stream::iter(pieces))
+    };
+    let large =
+        || Body::from_stream(futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'x'; 1 << 12])));
+    let kinds: [(&str, u16, &str, &dyn Fn() -> Body); 3] = [
+        ("5", 504, "DEADLINE_EXCEEDED", &Body::empty),
+        ("60000", 400, "INVALID_REQUEST", &broken),
+        ("60000", 413, "INVALID_REQUEST", &large),
+    ];
+    for (deadline_ms, status, code, body) in kinds {
+        let server = FakeServer::start(vec![vec![Step::UntilClosed]]).await;
+        let service = serving_as(&server, |_| {}).await;
+        for _ in 0..8 {
+            let request = Request::post("/agents/fast/x").header("x-watertight-deadline-ms", deadline_ms);
+            let got = service.clone().oneshot(request.body(body()).unwrap()).await.unwrap();
+            assert_eq!(got.status().as_u16(), status, "{code}");
+            let told: Value = serde_json::from_str(&text(got).await).unwrap();
+            assert_eq!(told["error"]["error_code"], code);
+        }
+        // An open breaker would refuse it at once, with another code.
+        let request = Request::get("/agents/fast/x").header("x-watertight-deadline-ms", "200");
+        let got = service.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let told: Value = serde_json::from_str(&text(got).await).unwrap();
+        assert_eq!(told["error"]["error_code"], "DEADLINE_EXCEEDED", "after {code}: {told}");
+    }
+}
+
+/// An answer that has begun and goes no further, or goes on and on, holds its slot no longer than any other.
+#[tokio::test]
+async fn an_answer_that_stalls_is_given_up() {
+    let head = || Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());
+    let short = Duration::from_millis(100);
+    for (stall, attempt) in
+        [(short, None), (Duration::from_secs(600), Some(short)), (short, Some(Duration::from_secs(600)))]
+    {
+        let server = FakeServer::start(vec![vec![head(), Step::UntilClosed], answer(200, "", "well")]).await;
+        let one_slot = |agent: &mut AgentSettings| {
+            agent.slots = 1;
+            agent.timeouts = Timeouts { stall: Some(stall), attempt, ..agent.timeouts };
+        };
+        let service = serving_as(&server, one_slot).await;
+        let ask = || Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+        let got = service.clone().oneshot(ask()).await.unwrap();
+        let body = tokio::time::timeout(Duration::from_secs(30), to_bytes(got.into_body(), usize::MAX)).await;
+        assert!(body.expect("it is given up").is_err(), "{stall:?} {attempt:?}");
+        let mut status = 0;
+        for _ in 0..300 {
+            status = service.clone().oneshot(ask()).await.unwrap().status().as_u16();
+            if status == 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(status, 200, "its slot is free again: {stall:?} {attempt:?}");
+    }
+}
+
 #[tokio::test]
 async fn who_leaves_a_service_stops_it_too() {
     let head = Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());
@@ -423,6 +552,66 @@ async fn who_leaves_a_service_stops_it_too() {
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
         assert!(server.sees_client_leave().await);
+    }
+}
+
+/// Nobody here reads what passes through, so nothing can stand in for it: the service's own answer goes out as it is, and a refusal of
+/// ours as what it is, whatever the agent's ladder says.
+#[tokio::test]
+async fn what_passes_through_goes_down_no_ladder() {
+    let json = "content-type: application/json\r\n";
+    let server = FakeServer::start(vec![answer(503, "x-own: yes\r\n", "ill"), answer(200, json, WHOLE)]).await;
+    let (service, runtime, _folder) = laddered(&server, &Rung::ALL).await;
+    let pass = || Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+    let ill = service.clone().oneshot(pass()).await.unwrap();
+    assert_eq!((ill.status().as_u16(), header(&ill, "x-own"), header(&ill, "x-watertight-degraded")), (503, "yes", ""));
+    assert_eq!(text(ill).await, "ill");
+    runtime.act("agent:fast", BreakerAct::ForceOpen).unwrap();
+    until("the gate is shut", || {
+        runtime.breaker("agent:fast").is_ok_and(|breaker| breaker.state == StateName::ForcedOpen)
+    })
+    .await;
+    let refused = service.clone().oneshot(pass()).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "x-watertight-degraded")), (503, ""));
+    assert_eq!(header(&refused, "location"), "");
+    let body: Value = serde_json::from_str(&text(refused).await).unwrap();
+    assert_eq!(body["error"]["error_code"], "AGENT_CIRCUIT_OPEN");
+    assert_ne!(body["error"]["user_message"], "Back soon");
+    assert_eq!(server.requests().len(), 1, "nobody else was asked");
+    let kept = service.clone().oneshot(Request::get("/v1/deferred").body(Body::empty()).unwrap()).await.unwrap();
+    let kept: Value = serde_json::from_str(&text(kept).await).unwrap();
+    assert_eq!(kept["data"], json!([]));
+    // The same agent, asked in a shape that is read here, has that ladder.
+    let answered = service.clone().oneshot(ask("")).await.unwrap();
+    assert_eq!((answered.status().as_u16(), header(&answered, "x-watertight-degraded")), (200, "lighter"));
+}
+
+/// TRAPS part 3, 28 and 29: a stream is committed by content, not by its first frame; then nobody else answers, and neither does anybody
+/// where the caller wants no ladder.
+#[tokio::test]
+async fn a_stream_goes_down_its_ladder_until_its_first_content() {
+    let role = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let error = "data: {\"error\":{\"code\":503,\"message\":\"overloaded\"}}\n\n";
+    let good = stream(&format!("{SAID}{STOP}data: [DONE]\n\n"));
+    for (first, wanted, requests, word) in [
+        (format!("{role}{error}"), "on", 2, "lighter"),
+        (role.to_owned(), "on", 2, "lighter"),
+        (format!("{role}{SAID}{error}"), "on", 1, ""),
+        (format!("{role}{error}"), "off", 1, ""),
+    ] {
+        let server = FakeServer::start(vec![stream(&first), good.clone()]).await;
+        let (service, _runtime, _folder) = laddered(&server, &[Rung::Lighter]).await;
+        let mut request = ask(STREAM);
+        request.headers_mut().insert("x-watertight-ladder", wanted.parse().unwrap());
+        let answer = service.oneshot(request).await.unwrap();
+        let told = (header(&answer, "x-watertight-degraded").to_owned(), answer.status().as_u16());
+        let body = text(answer).await;
+        assert_eq!((told.0.as_str(), server.requests().len()), (word, requests), "{first} {wanted}: {body}");
+        assert_eq!(body.contains("[DONE]"), word == "lighter", "{first} {wanted}: {body}");
+        assert_eq!(told.1 == 200, body.contains("ok "), "{first} {wanted}: {body}");
+        if requests == 2 {
+            assert_eq!(server.bodies()[1]["model"], "tiny", "in the lighter model's own name");
+        }
     }
 }
 
