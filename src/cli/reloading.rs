@@ -1,12 +1,8 @@
 //! Reloads of a running service: when its files change, on SIGHUP, on an operator's order. Reads everything anew through the loader of a
 //! start; what is wrong with it is said as a whole and changes nothing.
-//!
-//! Files are looked at by their dates and sizes once a second rather than watched: that works on every file system, also where files are
-//! replaced through links, and costs one look at each file that the last load has read.
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -14,7 +10,13 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    args::ProjectArgs, assemble, exit::Stop, file_reach::FileGiver, project::Project, say::say,
+    args::ProjectArgs,
+    assemble,
+    exit::Stop,
+    file_reach::FileGiver,
+    loaded_files::{Layers, Look},
+    project::Project,
+    say::say,
     serve_command::check_reach,
 };
 use crate::{
@@ -36,8 +38,6 @@ use crate::{
 
 /// So often files are looked at. A change is taken up at the first look that finds them as the look before did.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most files that are looked at.
-const FILES_MAX: usize = 20_000;
 
 /// What a reload needs to know of its service.
 pub(super) struct Reloading<'a> {
@@ -45,11 +45,11 @@ pub(super) struct Reloading<'a> {
     pub(super) listen: Option<SocketAddr>,
     pub(super) state: &'a AppState,
     pub(super) gateway: &'a GatewayDoor,
+    /// What is really listened on, whatever the files say by now.
     pub(super) address: SocketAddr,
+    /// What the start came from.
+    pub(super) layers: Layers,
 }
-
-/// A file as a look at it shows it.
-type Seen = Vec<(PathBuf, Option<(SystemTime, u64)>)>;
 
 /// The configuration of a start.
 pub(super) fn in_force(settings: &Settings, workflows: &[Workflow]) -> ConfigInForce {
@@ -67,21 +67,22 @@ fn holding(values: Vec<ConfigRow>) -> ConfigInForce {
 pub(super) struct Reasons {
     hangup: Hangup,
     /// The files as they were before the last load.
-    loaded: Seen,
+    look: Look,
 }
 
 impl Reasons {
-    /// From now on none is missed; a hang-up does not end the process any more.
-    pub(super) async fn watch(args: &ProjectArgs) -> Self {
+    /// From now on none is missed; a hang-up does not end the process any more. Blocks for a look at the files.
+    pub(super) fn watch(args: &ProjectArgs) -> Self {
         let hangup = Hangup::listen();
-        Self { hangup, loaded: look_at(args).await }
+        Self { hangup, look: Look::at(args) }
     }
 }
 
 impl Reloading<'_> {
     /// Reloads whenever there is a reason, for ever.
     pub(super) async fn keep_up(&self, reasons: &mut Reasons, orders: &mut mpsc::Receiver<Order>) {
-        let Reasons { hangup, loaded } = reasons;
+        let Reasons { hangup, look: loaded } = reasons;
+        let mut layers = self.layers.clone();
         let mut last = loaded.clone();
         loop {
             let order = tokio::select! {
@@ -91,7 +92,7 @@ impl Reloading<'_> {
                 }
                 Some(order) = orders.recv() => Some(order),
                 () = tokio::time::sleep(LOOK) => {
-                    let seen = look_at(self.args).await;
+                    let seen = self.look().await;
                     let is_settled = std::mem::replace(&mut last, seen.clone()) == seen;
                     if !is_settled || seen == *loaded {
                         continue;
@@ -101,8 +102,8 @@ impl Reloading<'_> {
                 }
             };
             // Looked at before they are read: what changes while they are read is taken up next.
-            *loaded = look_at(self.args).await;
-            let became = self.reload().await;
+            *loaded = self.look().await;
+            let became = self.reload(&mut layers).await;
             if let Some(order) = order {
                 // Who ordered it may have left.
                 let _ = order.send(became);
@@ -111,8 +112,8 @@ impl Reloading<'_> {
     }
 
     /// One reload. What became of it is said, counted and kept.
-    async fn reload(&self) -> Reloaded {
-        let became = self.try_reload().await;
+    async fn reload(&self, layers: &mut Layers) -> Reloaded {
+        let became = self.try_reload(layers).await;
         let result = if became.is_ok() { "ok" } else { "refused" };
         metric::count(metric::RELOADS, vec![metrics_label(result)], 1);
         match &became {
@@ -136,17 +137,21 @@ impl Reloading<'_> {
         became
     }
 
-    async fn try_reload(&self) -> Reloaded {
+    async fn try_reload(&self, layers: &mut Layers) -> Reloaded {
         let lines = |stop: Stop| -> Vec<String> { stop.to_string().lines().map(str::to_owned).collect() };
         let args = self.args.clone();
         let reading = tokio::task::spawn_blocking(move || read(&args)).await;
         let (project, workflows, mut settings) = reading.map_err(|error| vec![error.to_string()])?.map_err(lines)?;
+        let missed = layers.vanished(&project.layers(), |name| settings.agent(name.as_str()).is_some());
+        if !missed.is_empty() {
+            return Err(missed);
+        }
         if let Some(listen) = self.listen {
             settings.serve.listen = listen;
         }
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
-        check_reach(&settings, &keys).map_err(lines)?;
+        self.check_reach(&settings, &keys).map_err(lines)?;
         for warning in &settings.warnings {
             say(&format!("watertight: warning: {warning}"));
         }
@@ -171,55 +176,28 @@ impl Reloading<'_> {
         let loaded = rows(&settings, &workflows);
         let changes = difference(&before.values, &loaded);
         self.state.config.put(holding(taken_over(&before.values, loaded)));
+        *layers = project.layers();
         Ok(changes)
     }
-}
 
-/// All files that a load reads, with their dates and sizes.
-async fn look_at(args: &ProjectArgs) -> Seen {
-    let args = args.clone();
-    tokio::task::spawn_blocking(move || look(&args)).await.unwrap_or_default()
+    /// Who may come in is of now, where it listens is of the start: both addresses are judged, and words that the start did not hear open
+    /// nothing before a restart.
+    fn check_reach(&self, settings: &Settings, keys: &KeyRing) -> Result<(), Stop> {
+        check_reach(settings.serve.listen, settings.serve.open_to_network, keys)?;
+        check_reach(self.address, settings.serve.open_to_network, keys)?;
+        check_reach(self.address, self.state.settings.open_to_network, keys)
+    }
+
+    async fn look(&self) -> Look {
+        let args = self.args.clone();
+        tokio::task::spawn_blocking(move || Look::at(&args)).await.unwrap_or_default()
+    }
 }
 
 fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {
     let project = Project::read(args)?;
     let (workflows, settings) = project.workflows_and_settings()?;
     Ok((project, workflows, settings))
-}
-
-/// Blocks.
-fn look(args: &ProjectArgs) -> Seen {
-    let config = args.config.clone().unwrap_or_else(|| args.folder.join("watertight.toml"));
-    let mut paths = vec![config.clone()];
-    // What the configuration names (prompts, schemas) lies beside it or in agents' folders, rarely elsewhere.
-    let folder = config.parent().map(PathBuf::from).unwrap_or_default();
-    for folder in [folder.clone(), folder.join("prompts"), args.folder.clone(), args.folder.join("workflows")] {
-        paths.extend(files_of(&folder));
-    }
-    if let Ok(agents) = std::fs::read_dir(args.folder.join("agents")) {
-        for agent in agents.filter_map(Result::ok).take(crate::settings::folder::FOLDERS_MAX) {
-            paths.extend(files_of(&agent.path()));
-        }
-    }
-    paths.sort();
-    paths.dedup();
-    paths.truncate(FILES_MAX);
-    let seen = |path: PathBuf| {
-        let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-        let look = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
-        (path, look)
-    };
-    paths.into_iter().map(seen).collect()
-}
-
-fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
-    const ENDINGS: [&str; 6] = ["toml", "md", "json", "txt", "jinja", "j2"];
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let is_read = |path: &PathBuf| {
-        path.extension().and_then(std::ffi::OsStr::to_str).is_some_and(|ending| ENDINGS.contains(&ending))
-    };
-    paths.filter(is_read).take(FILES_MAX).collect()
 }
 
 fn metrics_label(result: &'static str) -> ::metrics::Label {

@@ -68,7 +68,8 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
-    let reasons = Reasons::watch(&args.project).await;
+    // Before they are read: what changes from here on is a change.
+    let reasons = Reasons::watch(&args.project);
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
     if let Some(listen) = args.listen {
@@ -78,7 +79,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         say(&format!("watertight: warning: {warning}"));
     }
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
-    check_reach(&settings, &keys)?;
+    check_reach(settings.serve.listen, settings.serve.open_to_network, &keys)?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     // What can be wrong with agents is found before a predecessor is asked to go.
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
@@ -109,7 +110,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         .map_err(Stop::usage)?;
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
     let (listen, state) = (args.listen, &state);
-    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address };
+    let layers = project.layers();
+    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers };
     serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
@@ -118,9 +120,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
 }
 
 /// A service that other machines reach needs keys, or words that say that it shall have none.
-pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Stop> {
-    let listen = settings.serve.listen;
-    if listen.ip().is_loopback() || !keys.is_empty() || settings.serve.open_to_network == OpenToNetwork::WithoutKeys {
+pub(super) fn check_reach(listen: SocketAddr, open: OpenToNetwork, keys: &KeyRing) -> Result<(), Stop> {
+    if listen.ip().is_loopback() || !keys.is_empty() || open == OpenToNetwork::WithoutKeys {
         return Ok(());
     }
     Err(Stop::Usage(format!(

@@ -251,7 +251,7 @@ pub(crate) struct Shared {
     pub(crate) limits: broadcast::Sender<LimitEvent>,
     pub(crate) supervisor: Address<SupervisorMessage>,
     pub(crate) orchestrator: Address<OrchestratorMessage>,
-    /// Written by the supervisor; read by whoever shows it.
+    /// Written by the supervisor; read by whoever shows it. Who needs the compartments as well takes this first.
     pub(crate) book: Mutex<Book>,
     /// Attempts and timers belong here, to no actor: they survive restarts.
     pub(crate) tracker: TaskTracker,

@@ -72,7 +72,7 @@ metrics! {
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";
     OUTCOMES_LOST "watertight_outcomes_lost_total" Counter "Outcomes that no supervisor could judge because it was being restarted.";
-    DEAD_LETTERS "watertight_dead_letters_total" Counter "Calls that killed twice and were put aside.";
+    DEAD_LETTERS "watertight_dead_letters_total" Counter "Calls that killed too often, an actor or the process, and were put aside.";
     RUNS "watertight_runs_total" Counter "Runs by how they ended.";
     STEPS "watertight_steps_total" Counter "Steps by how they ended.";
     RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";

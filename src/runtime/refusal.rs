@@ -12,7 +12,7 @@ use crate::{
     model::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
-        facts::Ending,
+        facts::{Ending, QuotaReset},
         reply::AttemptFailure,
     },
     policy::{
@@ -309,9 +309,12 @@ pub(crate) fn failure_envelope(failure: &AttemptFailure, agent: &str, keyed: Key
     } else if matches!(code, ErrorCode::AgentBadReply) {
         envelope.retryable = failure.ending != Ending::CallerShape;
     }
-    if envelope.retryable
-        && let Some(wait) = failure.retry_after
-    {
+    // Of a quota that comes back it is known when, though nobody should wait for it here.
+    let wait = match failure.ending {
+        Ending::Status { quota_spent: Some(QuotaReset::In(reset)), .. } => Some(reset),
+        _ => failure.retry_after.filter(|_| envelope.retryable),
+    };
+    if let Some(wait) = wait {
         envelope = envelope.with_retry_after(wait.as_secs_f64());
     }
     if let Some(code) = &failure.upstream_code {
@@ -345,7 +348,7 @@ fn outward_code(ending: &Ending) -> ErrorCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::facts::{QuotaReset, TimeoutKind};
+    use crate::model::facts::TimeoutKind;
 
     fn status(status: u16, retryable: Option<bool>) -> Ending {
         Ending::Status { status, retryable, content_filter: false, context_too_long: false, quota_spent: None }
@@ -412,6 +415,20 @@ mod tests {
                 (&"NO_INK".into(), &2.into())
             );
         }
+    }
+
+    #[test]
+    fn a_quota_that_comes_back_says_when() {
+        let ending = Ending::Status {
+            status: 429,
+            retryable: Some(true),
+            content_filter: false,
+            context_too_long: false,
+            quota_spent: Some(QuotaReset::In(Duration::from_secs(11))),
+        };
+        let envelope = failure_envelope(&AttemptFailure::new(ending, "spent"), "draft", Keyed::Yes, 1);
+        assert_eq!((envelope.error_code.as_str(), envelope.retryable), ("QUOTA_SPENT", false));
+        assert_eq!(envelope.retry_after, Some(11.0));
     }
 
     #[test]

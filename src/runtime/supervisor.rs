@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 pub(crate) use super::book::Book;
 use super::{
@@ -68,6 +68,8 @@ pub(crate) enum SupervisorMessage {
     Died { agent: usize, quarantine: Quarantine },
     /// An operator acts.
     Act { breaker: BreakerId, act: BreakerAct },
+    /// Say when all that was told before this holds.
+    Tell(oneshot::Sender<()>),
     /// A run was accepted that needs these agents, in this order: have their models loaded.
     Prewarm(Vec<usize>),
     /// A timer may be due.
@@ -170,6 +172,10 @@ impl SupervisorActor {
                 };
                 transition.into_iter().collect::<Vec<Transition>>()
             }),
+            SupervisorMessage::Tell(done) => {
+                // Who asked may have left.
+                let _ = done.send(());
+            }
             SupervisorMessage::Tick => {
                 book.tick(now);
                 self.release_quarantined(book, now);

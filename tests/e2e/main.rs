@@ -24,5 +24,6 @@ mod photos;
 mod pipes;
 mod reload;
 mod reload_acts;
+mod reload_reach;
 mod rerun;
 mod serve_end;

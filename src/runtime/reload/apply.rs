@@ -162,9 +162,12 @@ fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -> Result<Ag
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
         return Err(StartError::NoPlaceLeft);
     }
+    // The book before the compartments, as the supervisor takes them: it gives slots back while it has the book.
+    let mut book = lock(&shared.book);
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
-        make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
+        make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
     });
+    drop(book);
     let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
     shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;
