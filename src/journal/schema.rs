@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED];
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, CURRENCIES];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -95,6 +95,18 @@ CREATE TABLE deferred_push (
     deferred INTEGER PRIMARY KEY, status INTEGER NOT NULL, attempts INTEGER NOT NULL, due_ms INTEGER NOT NULL, owner TEXT,
     lease_ms INTEGER, generation INTEGER NOT NULL, http_status INTEGER, error TEXT, at_ms INTEGER);
 CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
+";
+
+/// Costs of different money stand on lines of their own, so that nobody adds them up.
+const CURRENCIES: &str = "
+CREATE TABLE usage_by_currency (
+    day INTEGER NOT NULL, tenant INTEGER NOT NULL, feature INTEGER NOT NULL, agent INTEGER NOT NULL, model INTEGER NOT NULL,
+    calls INTEGER NOT NULL, failures INTEGER NOT NULL, refusals INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL, cost REAL, currency INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, feature, agent, model, currency)) WITHOUT ROWID;
+INSERT INTO usage_by_currency SELECT *, 0 FROM usage;
+DROP TABLE usage;
+ALTER TABLE usage_by_currency RENAME TO usage;
 ";
 
 /// The connection that writes, on a file that is ours and of this version.

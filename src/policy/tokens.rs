@@ -3,6 +3,7 @@
 
 pub mod accounts;
 pub mod draw;
+pub mod told;
 
 use std::{collections::VecDeque, time::Duration};
 

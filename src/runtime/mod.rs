@@ -29,6 +29,7 @@ pub mod reload;
 pub mod run_handle;
 pub mod settings;
 pub mod spending;
+pub mod tally;
 pub mod token_count;
 
 pub mod book;
@@ -65,6 +66,7 @@ mod run_cell;
 mod run_gates;
 mod run_log;
 mod run_table;
+pub(crate) mod spent;
 mod step_line;
 mod stopping;
 mod warming;

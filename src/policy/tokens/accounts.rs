@@ -28,13 +28,14 @@ const LOOKED_AT: usize = 64;
 #[must_use = "what is never settled counts as used in full"]
 pub struct Held {
     need: Need,
+    output: u64,
     parts: Vec<(AccountId, ReservationId)>,
 }
 
 impl Held {
-    /// The prompt that was reserved for.
-    pub const fn prompt(&self) -> u64 {
-        self.need.prompt
+    /// The prompt and the answer that were reserved for.
+    pub const fn tokens(&self) -> (u64, u64) {
+        (self.need.prompt, self.output)
     }
 }
 
@@ -186,7 +187,7 @@ impl Accounts {
         if let Some(refused) = refused {
             return Err(refused);
         }
-        let mut held = Held { need, parts: Vec::with_capacity(ids.len()) };
+        let mut held = Held { need, output, parts: Vec::with_capacity(ids.len()) };
         for id in ids {
             let Some(account) = self.account(&id) else { continue };
             let amount = account.amount(need.prompt, output);
@@ -221,11 +222,10 @@ impl Accounts {
         }
     }
 
-    /// What a vendor says is left of its own budget.
-    pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) {
-        if let Some(account) = self.providers.get_mut(provider) {
-            account.budget.narrow(remaining, until, now);
-        }
+    /// What a vendor says is left of its own budget; false where the provider has none of ours.
+    pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) -> bool {
+        let account = self.providers.get_mut(provider);
+        account.map(|account| account.budget.narrow(remaining, until, now)).is_some()
     }
 
     /// The budgets that have a configured name: providers' and features'.

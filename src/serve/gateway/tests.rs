@@ -44,6 +44,8 @@ use crate::{
     },
 };
 
+mod budgets;
+
 const SAID: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ok \"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
@@ -83,7 +85,7 @@ async fn accounting(server: &FakeServer, attempts_max: u32) -> (Router, tempfile
     let folder = tempfile::tempdir().unwrap();
     let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
     let builder =
-        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log());
+        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log(None));
     let (agents, client) = agents(builder, server, attempts_max);
     let runtime = Arc::new(agents.start().await.unwrap());
     let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
@@ -106,6 +108,15 @@ async fn accounted(service: &Router, calls: u64) -> Value {
 }
 
 fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
+    agents_of(builder, server, |agent| agent.retry.attempts_max = attempts_max)
+}
+
+/// Agent `fast`, shaped as a test wants it.
+fn agents_of(
+    builder: RuntimeBuilder,
+    server: &FakeServer,
+    shape: impl FnOnce(&mut AgentSettings),
+) -> (RuntimeBuilder, Arc<ProviderClient>) {
     let name = |text: &str| Name::try_new(text).unwrap();
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let settings = OpenAiSettings {
@@ -116,9 +127,9 @@ fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (R
     };
     let backend = OpenAiAgent::try_new(Arc::clone(&client), settings).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
-    agent.retry.attempts_max = attempts_max;
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
+    shape(&mut agent);
     let builder = builder.provider(ProviderSettings::new(name("local")));
     (builder.agent(agent, Arc::new(backend)), client)
 }

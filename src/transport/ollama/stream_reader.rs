@@ -1,7 +1,7 @@
 //! Reads the lines of a model's answer, without sockets and clocks. An answer is complete when a line says `"done": true`; with no such
 //! line it was cut, whatever came before.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
@@ -10,12 +10,12 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
+    runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         ndjson::JsonObject,
         openai::completion::{Completion, FINISH_UNKNOWN, is_no_draft, no_draft},
-        usage::estimate_tokens,
     },
 };
 
@@ -38,6 +38,7 @@ pub enum Heard {
 /// The reader of one answer.
 #[derive(Debug, Default)]
 pub struct StreamReader {
+    tally: Arc<Tally>,
     text: String,
     pieces: u64,
     prompt_told: Option<u64>,
@@ -59,9 +60,9 @@ pub(super) fn read_line(head: AnswerHead, object: JsonObject) -> Result<Line, At
 }
 
 impl StreamReader {
-    /// A reader at the beginning of an answer.
-    pub fn new() -> Self {
-        Self::default()
+    /// A reader at the beginning of an answer; `tally` hears what the model puts out.
+    pub fn new(tally: Arc<Tally>) -> Self {
+        Self { tally, ..Self::default() }
     }
 
     /// Reads one line.
@@ -70,11 +71,12 @@ impl StreamReader {
             return Ok(Heard::Nothing);
         }
         let line = read_line(head, object)?;
+        self.pieces += u64::from(line.says_something());
+        line.heard_by(&self.tally);
         self.prompt_told = line.prompt_tokens.or(self.prompt_told);
         self.output_told = line.output_tokens.or(self.output_told);
         self.done = line.done;
         self.load_time = line.load_time;
-        self.pieces += u64::from(!line.content.is_empty());
         self.text.push_str(&line.content);
         if self.text.len() > BODY_BYTES_MAX {
             let bad =
@@ -101,7 +103,7 @@ impl StreamReader {
     /// What an answer that breaks off here has used; `None` while there is nothing to pay for.
     pub fn used(&self, prompt_counted: u64) -> Option<Usage> {
         let begun = self.pieces > 0 || self.output_told.is_some();
-        begun.then(|| usage(self.prompt_told, self.output_told, prompt_counted, self.output_counted()))
+        begun.then(|| self.usage(prompt_counted))
     }
 
     /// The answer has ended: all of it, or the failure of one that was cut or that is none.
@@ -114,7 +116,7 @@ impl StreamReader {
             return Err(no_draft(head.status));
         }
         Ok(Completion {
-            usage: Some(usage(self.prompt_told, self.output_told, prompt_counted, self.output_counted())),
+            usage: Some(self.usage(prompt_counted)),
             text: self.text,
             pieces: self.pieces,
             finish_reason: self.done.unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
@@ -122,8 +124,8 @@ impl StreamReader {
         })
     }
 
-    fn output_counted(&self) -> u64 {
-        estimate_tokens(&self.text).max(self.pieces)
+    fn usage(&self, prompt_counted: u64) -> Usage {
+        usage(self.prompt_told, self.output_told, &self.tally, (prompt_counted, self.pieces))
     }
 }
 

@@ -65,6 +65,7 @@ impl OpenAiAgent {
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
         let chat = request::chat(&self.agent, request, wanted)?;
+        let prompt_tokens = progress.tally().prompt_or(|| chat.prompt_tokens);
         let outgoing = Outgoing {
             method: Method::POST,
             path: self.agent.settings.paths.chat.for_model(&self.agent.settings.model),
@@ -80,11 +81,11 @@ impl OpenAiAgent {
         };
         let head = answer.head;
         let completion = if answer.is_event_stream {
-            read_stream(answer, clock, progress, chat.prompt_tokens).await?
+            read_stream(answer, clock, progress, prompt_tokens).await?
         } else {
-            Completion::read(head, &answer.into_body().await?)?
+            Completion::read(head, &answer.into_body().await?, progress.tally())?
         };
-        output::reply(completion, self.agent.promise(), chat.prompt_tokens, head.status)
+        output::reply(completion, self.agent.promise(), (progress.tally(), prompt_tokens), head.status)
     }
 }
 
@@ -95,7 +96,7 @@ async fn read_stream(
     prompt_tokens: u64,
 ) -> Result<Completion, AttemptFailure> {
     let head = answer.head;
-    let mut reader = StreamReader::new();
+    let mut reader = StreamReader::new(Arc::clone(progress.tally()));
     let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
     loop {
         let told = match events.next().await {
@@ -105,7 +106,7 @@ async fn read_stream(
             Err(_) if reader.is_complete() => break,
             Err(failure) => Err(failure),
         };
-        match told.map_err(|failure| with_usage(failure, reader.so_far(), prompt_tokens))? {
+        match told.map_err(|failure| with_usage(failure, reader.so_far(), progress, prompt_tokens))? {
             Heard::Content(text) => {
                 progress.content(&text).await;
                 events.clock.content();
@@ -120,13 +121,13 @@ async fn read_stream(
         }
     }
     let so_far = reader.so_far().clone();
-    reader.finish(head).map_err(|failure| with_usage(failure, &so_far, prompt_tokens))
+    reader.finish(head).map_err(|failure| with_usage(failure, &so_far, progress, prompt_tokens))
 }
 
 /// A stream that failed after its first content has cost what came until then.
-fn with_usage(failure: AttemptFailure, so_far: &Completion, prompt_tokens: u64) -> AttemptFailure {
+fn with_usage(failure: AttemptFailure, so_far: &Completion, progress: &Progress, prompt_tokens: u64) -> AttemptFailure {
     let used = so_far.pieces > 0 || so_far.usage.is_some();
-    AttemptFailure { usage: used.then(|| so_far.usage_or_estimate(prompt_tokens)), ..failure }
+    AttemptFailure { usage: used.then(|| so_far.usage_or_estimate(progress.tally(), prompt_tokens)), ..failure }
 }
 
 impl Backend for OpenAiAgent {
