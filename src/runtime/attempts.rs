@@ -158,10 +158,7 @@ impl Call {
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
-            let mut progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
-            if let Some(spending) = &self.spending {
-                progress = progress.counting(spending.tally());
-            }
+            let progress = self.progress(&watchers);
             if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
                 return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
             }
@@ -197,6 +194,15 @@ impl Call {
             }
         }
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
+    }
+
+    /// The progress of an attempt that begins now.
+    fn progress(&self, watchers: &Watchers) -> Progress {
+        let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
+        match &self.spending {
+            Some(spending) => progress.counting(spending.tally()),
+            None => progress,
+        }
     }
 
     /// A watcher that is slow or gone misses it; the record of the call has it all the same.

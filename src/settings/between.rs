@@ -1,7 +1,10 @@
 //! Whether rules between tables can be asked while some tables hold slips of their own: all that is wrong is told in one go, but nothing
 //! that only follows from another slip.
 
-use super::{problem::Problem, report::Report};
+use super::{
+    problem::{Problem, SettingsError},
+    report::Report,
+};
 
 /// Tables that every rule looks at: what is wrong with one agent may be all that is wrong with its provider's shares.
 const EVERYWHERE: [&str; 3] = ["agents", "defaults", "providers"];
@@ -11,11 +14,12 @@ pub(super) fn may_be_compared(told: &[Problem]) -> bool {
     told.iter().all(|problem| !EVERYWHERE.contains(&first_of(&problem.key)))
 }
 
-/// Puts the problems of single keys in front of those that comparing tables has found, and leaves out what concerns their tables again.
-pub(super) fn add_told(told: Vec<Problem>, report: &mut Report) {
-    let found = std::mem::replace(&mut report.problems, told);
-    let new: Vec<Problem> = found.into_iter().filter(|found| !is_touched(&found.key, &report.problems)).collect();
-    report.problems.extend(new);
+/// All that is wrong: the problems of single keys, and of those that comparing tables has found what does not concern their tables again.
+pub(super) fn tell_all(told: Vec<Problem>, report: &mut Report) -> Result<(), SettingsError> {
+    let mut problems = std::mem::take(&mut report.problems);
+    problems.retain(|found| !is_touched(&found.key, &told));
+    problems.extend(told);
+    if problems.is_empty() { Ok(()) } else { Err(SettingsError::new(problems)) }
 }
 
 fn is_touched(key: &str, told: &[Problem]) -> bool {
@@ -53,7 +57,7 @@ mod tests {
     #[test]
     fn all_that_is_wrong_is_told_in_one_go() {
         let text = "[providers.o]\nkind = 'openai'\nbase_url = 'http://127.0.0.1:1/v1'\nmodel = 'm'\ntokens_per_minute = 10\n\
-                    [agents.draft]\nprovider = 'o'\nmax_output_tokens = 500\nbreaker = { probe = 'request' }\n\
+                    [agents.draft]\nprovider = 'o'\nmax_output_tokens = 500\nbreaker = { probe = 'request' }\n[agents.review]\nmax_output_tokens = 600\n\
                     [prices.'o/m']\ninput = 1\noutput = -2\n\
                     [prices.'o/n']\ninptu = 1\n\
                     [features.chat]\ntokens_per_minute = 499\n\

@@ -17,7 +17,7 @@ use crate::{
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
-    between::{add_told, may_be_compared},
+    between::{may_be_compared, tell_all},
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
@@ -171,10 +171,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
         check_probes(&providers, &agents, &spending, &mut report);
     }
-    add_told(told, &mut report);
-    if !report.problems.is_empty() {
-        return Err(SettingsError::new(report.problems));
-    }
+    tell_all(told, &mut report)?;
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();

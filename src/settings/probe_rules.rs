@@ -10,7 +10,7 @@ use crate::{model::name::Name, policy::breaker::settings::Probe};
 pub(super) fn check_probes(providers: &[Provider], agents: &[Agent], spending: &SpendingTable, report: &mut Report) {
     let mut problems = Vec::new();
     let mut refuse = |path: &str, target: &str| {
-        let key = key_path(path, "breaker.probe");
+        let key = key_path(&key_path(path, "breaker"), "probe");
         let rule = format!(
             "must be \"off\" or \"health\" here: {target} has a price (prices.\"{target}\"), and such a request of our own would be paid for"
         );
@@ -56,8 +56,10 @@ mod tests {
                 vec!["w.toml:13: agents.draft.breaker.probe = \"request\": "],
             ),
             (
-                format!("{PRICE}[agents.draft]\nprovider = 'p'\ntargets = ['p/n', 'o/m']\n{probe}"),
-                vec!["w.toml:14: agents.draft.breaker.probe = \"request\": "],
+                format!(
+                    "{PRICE}[agents.draft]\ntargets = [{{ provider = 'p', model = 'n' }}, {{ provider = 'o', model = 'm' }}]\n{probe}"
+                ),
+                vec!["w.toml:13: agents.draft.breaker.probe = \"request\": "],
             ),
             (
                 format!("{PRICE}[agents.draft]\nprovider = 'o'\n[defaults.breaker]\nprobe = 'request'\n"),
