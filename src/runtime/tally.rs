@@ -123,7 +123,9 @@ mod tests {
             (O200K, &["a", "a", "a", "a", "a"], 5),
         ] {
             let tally = Tally::reserved(counter, 1_200);
-            pieces.iter().for_each(|piece| tally.heard(piece));
+            for piece in pieces {
+                tally.heard(piece);
+            }
             let usage = tally.estimate(|| 7, pieces.len() as u64);
             assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), (1_200, want, true), "{pieces:?}");
             let by = if counter == O200K { CountedBy::Vocabulary } else { CountedBy::Letters };

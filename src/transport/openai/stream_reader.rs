@@ -147,14 +147,14 @@ impl StreamReader {
     fn take_typed(&mut self, frame: &Value) -> Heard {
         let text = |place: &str| frame.pointer(place).and_then(Value::as_str).filter(|text| !text.is_empty());
         match frame.get("type").and_then(Value::as_str) {
-            Some("content_block_delta") => match text("/delta/text") {
-                Some(content) => self.content(content),
-                None => {
-                    let parts = ["/delta/thinking", "/delta/partial_json"];
-                    parts.iter().filter_map(|place| text(place)).for_each(|part| self.tally.heard(part));
-                    Heard::AtWork
+            Some("content_block_delta") => {
+                if let Some(content) = text("/delta/text") {
+                    return self.content(content);
                 }
-            },
+                let parts = ["/delta/thinking", "/delta/partial_json"];
+                parts.iter().filter_map(|place| text(place)).for_each(|part| self.tally.heard(part));
+                Heard::AtWork
+            }
             Some("message_delta") => {
                 let Some(reason) = text("/delta/stop_reason") else { return Heard::Nothing };
                 self.finish_reason = Some(reason.to_owned());

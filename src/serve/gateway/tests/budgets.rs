@@ -314,7 +314,7 @@ async fn a_mix_of_all_ends_is_the_same_in_budget_and_ledger() {
         Vec::new(),
     ];
     let chance = crate::policy::chance::Chance::from_seed(20);
-    let pick = |of: u64, until: usize| (chance.fork(of).share(1) * until as f64) as usize;
+    let pick = |of: u64, until: usize| usize::try_from(chance.fork(of).seed() % until as u64).unwrap();
     let answers = (0..3 * CALLS).map(|number| upstream[pick(number, upstream.len())].clone()).collect();
     let server = FakeServer::start(answers).await;
     let budgeted = shaped(&server, 1_000_000, |agent| {
