@@ -21,6 +21,9 @@ use crate::{
     workflow::checked::Workflow,
 };
 
+/// A shorter secret of a webhook can be guessed from what it signed.
+const SECRET_BYTES_MIN: usize = 16;
+
 /// Who is told of the ends of calls that were put off, if anybody is. Its secret is fetched here.
 pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<Arc<dyn Push>>, Stop> {
     let Some(table) = &settings.deferred.webhook else { return Ok(None) };
@@ -28,7 +31,15 @@ pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<A
     let routes =
         WebhookRoutes { url: table.url.clone(), features: table.features.clone(), tenants: table.tenants.clone() };
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::since_unix_epoch());
-    let webhook = Webhook::try_new(routes, Secret::new(secret.expose()), clock);
+    let secret = secret.expose();
+    if secret.len() < SECRET_BYTES_MIN {
+        let rule = format!(
+            "its secret has {} bytes, at least {SECRET_BYTES_MIN} are needed: who can guess it can sign",
+            secret.len()
+        );
+        return Err(Stop::Usage(format!("{}: {rule}", table.secret.key)));
+    }
+    let webhook = Webhook::try_new(routes, Secret::new(secret), table.private_names, clock);
     let webhook = webhook.map_err(|error| Stop::Usage(format!("deferred.webhook: {error}")))?;
     Ok(Some(Arc::new(webhook)))
 }

@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 
 use super::{
     call::{CallError, CallReply, CallRequest, Degraded, LadderUse, Try},
+    core::AgentCore,
     deferred::store::Ticket,
     fallback::further_request,
     handle::AgentHandle,
     ladders::{CallLadder, Notice},
     metric,
+    ports::{Asked, TokenEstimate},
     relay::Relay,
     token_count::TokenCounter,
 };
@@ -170,7 +172,16 @@ impl Descent {
         if self.request.relay.is_some() && !agent.backend.relays() {
             return Some(Unfit::NotThere);
         }
-        target.unfit(target.context_tokens.and_then(|_| self.tokens()))
+        target.unfit(target.context_tokens.and_then(|_| self.tokens_at(&agent)))
+    }
+
+    /// The tokens that an agent needs for the request: its own count, with its prompt and the longest answer, or ours where it has none.
+    fn tokens_at(&self, agent: &AgentCore) -> Option<u64> {
+        let relay = self.request.relay.as_ref().map(|relay| (relay.kind, Arc::clone(&relay.body)));
+        let asked = Asked { input: Arc::clone(&self.request.input), relay };
+        let counted = agent.backend.estimate(&asked, self.request.context.prompt.as_deref());
+        let needed = |told: TokenEstimate| told.prompt.saturating_add(told.output_max.unwrap_or(0));
+        counted.map(needed).filter(|tokens| *tokens > 0).or_else(|| self.tokens())
     }
 
     /// About so many tokens the request has; pictures and other bytes in it are not counted.

@@ -311,6 +311,9 @@ pub struct VendorBudget {
 }
 
 /// Where an agent's work is done. One exchange a call; no retries of its own; ends its work when the future is dropped.
+///
+/// What is not the attempt itself has an answer that is right for plain work. One that stands in front of another says so in
+/// [`Backend::inner`], and then whatever it does not answer itself is the other one's answer.
 pub trait Backend: Send + Sync + 'static {
     /// Does one attempt.
     fn attempt<'a>(
@@ -319,27 +322,31 @@ pub trait Backend: Send + Sync + 'static {
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>>;
 
+    /// The one that this one stands in front of, if it does.
+    fn inner(&self) -> Option<&dyn Backend> {
+        None
+    }
+
     /// Whether it passes somebody else's request on as it is, where an attempt brings one ([`AttemptRequest::relay`]).
     fn relays(&self) -> bool {
-        false
+        self.inner().is_some_and(Backend::relays)
     }
 
     /// How many tokens such a request may need, with this prompt in place of the agent's own, if any; `None` if the backend cannot
     /// tell. Asked only where a budget or a price wants to know, in the caller's task: it waits for nothing and takes little time,
     /// however long the request is.
     fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        let _ = (asked, prompt);
-        None
+        self.inner().and_then(|inner| inner.estimate(asked, prompt))
     }
 
     /// What its provider said last of its own budget, if it did and it was not asked for yet.
     fn vendor_budget(&self) -> Option<VendorBudget> {
-        None
+        self.inner().and_then(Backend::vendor_budget)
     }
 
     /// How its model comes to be loaded. Asked often, so it only says what is known: no exchange.
     fn cold_start(&self) -> ColdStart {
-        ColdStart::Never
+        self.inner().map_or(ColdStart::Never, Backend::cold_start)
     }
 
     /// Has the model loaded, by as small a request as there is, and waits until it is. The runtime makes one at a time for a model, holds
@@ -347,11 +354,17 @@ pub trait Backend: Send + Sync + 'static {
     ///
     /// [`Ending::Loading`]: crate::model::facts::Ending::Loading
     fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
-        Box::pin(std::future::ready(Ok(WarmUp::NotNeeded)))
+        match self.inner() {
+            Some(inner) => inner.warm_up(),
+            None => Box::pin(std::future::ready(Ok(WarmUp::NotNeeded))),
+        }
     }
 
     /// Asks the server whether it is well, without any work of a model; `None` where nobody can be asked so.
     fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
-        None
+        self.inner().and_then(Backend::health)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::ports::{
-    Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp,
-};
+use super::ports::{AttemptRequest, Backend, BoxFuture, Progress};
 use crate::model::{
     facts::Ending,
     reply::{AttemptFailure, Reply},
@@ -38,11 +36,19 @@ impl std::fmt::Debug for Promised {
 }
 
 impl Backend for Promised {
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
+    }
+
     fn attempt<'a>(
         &'a self,
         request: &'a AttemptRequest,
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        if request.relay.is_some() {
+            // Its shape is a matter between the caller and the model.
+            return self.inner.attempt(request, progress);
+        }
         Box::pin(async move {
             let reply = self.inner.attempt(request, progress).await?;
             let Some(error) = self.validator.iter_errors(&reply.output).next() else { return Ok(reply) };
@@ -58,25 +64,5 @@ impl Backend for Promised {
             failure.usage = reply.usage;
             Err(failure)
         })
-    }
-
-    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        self.inner.estimate(asked, prompt)
-    }
-
-    fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.inner.vendor_budget()
-    }
-
-    fn cold_start(&self) -> ColdStart {
-        self.inner.cold_start()
-    }
-
-    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
-        self.inner.warm_up()
-    }
-
-    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
-        self.inner.health()
     }
 }

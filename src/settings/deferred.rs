@@ -12,6 +12,7 @@ use crate::{
     model::name::Name,
     policy::compartment::settings::CLASSES,
     runtime::deferred::{
+        push::PrivateNames,
         settings::{DeferredSettings, PushSettings},
         store::QueueBounds,
     },
@@ -40,6 +41,8 @@ pub struct DeferredTable {
 pub struct WebhookTable {
     /// Where what is signed is signed with.
     pub secret: SecretSource,
+    /// Whether names may lead into this machine or a private network.
+    pub private_names: PrivateNames,
     /// For calls that no other entry is for.
     pub url: Option<String>,
     /// By feature.
@@ -111,6 +114,7 @@ fn read_webhook(reader: &mut Reader<'_, '_>, folder: &Path) -> (PushSettings, Op
         backoff_max: table.duration("backoff_max", usual.backoff_max).max(Duration::from_secs(1)),
         timeout: table.duration("timeout", usual.timeout),
     };
+    let private_names = if table.truth("private_names", false) { PrivateNames::Allowed } else { PrivateNames::Refused };
     let url = table.node("url").and_then(|node| read_url(&mut table, "url", node));
     let features = read_urls(&mut table, "features");
     let tenants = read_urls(&mut table, "tenants");
@@ -122,7 +126,7 @@ fn read_webhook(reader: &mut Reader<'_, '_>, folder: &Path) -> (PushSettings, Op
         table.refuse("secret_env", "must be set, or secret_file: what is told is signed");
     }
     table.finish(&[]);
-    (push, secret.map(|secret| WebhookTable { secret, url, features, tenants }))
+    (push, secret.map(|secret| WebhookTable { secret, private_names, url, features, tenants }))
 }
 
 fn read_urls(reader: &mut Reader<'_, '_>, key: &'static str) -> BTreeMap<Name, String> {
@@ -185,7 +189,7 @@ mod tests {
         assert_eq!((plain.settings, plain.webhook), (DeferredSettings::default(), None));
         let text = "[deferred]\nentries_max = 50\ntenant_entries_max = 5\nentry_bytes_max = 1000\ndelay = '1m'\njitter = 0.5\n\
             attempts_max = 2\nexpires_after = '1h'\nparallel = 3\npriority = 'batch'\n[deferred.webhook]\n\
-            url = 'https://hooks.example/done'\nsecret_env = 'HOOK'\nattempts_max = 4\nbackoff = '1s'\nbackoff_max = '1m'\n\
+            url = 'https://hooks.example/done'\nsecret_env = 'HOOK'\nprivate_names = true\nattempts_max = 4\nbackoff = '1s'\nbackoff_max = '1m'\n\
             timeout = '5s'\n[deferred.webhook.features]\nbatch = 'http://127.0.0.1:9000/batch'\n[deferred.webhook.tenants]\n\
             acme = 'http://[::1]/acme'\n";
         let full = Given::config(text).load().unwrap().deferred;
@@ -209,6 +213,7 @@ mod tests {
         let webhook = full.webhook.unwrap();
         assert_eq!(webhook.url.as_deref(), Some("https://hooks.example/done"));
         assert_eq!((webhook.features.len(), webhook.tenants.len()), (1, 1));
+        assert_eq!(webhook.private_names, PrivateNames::Allowed);
         assert_eq!(webhook.secret.key, "deferred.webhook.secret_env");
     }
 

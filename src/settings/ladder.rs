@@ -356,6 +356,35 @@ mod tests {
         assert_eq!(settings.ladders.features["batch"].rungs, [RungRule::of(Rung::Deferred)]);
     }
 
+    /// Whoever says how many models a server keeps says whether a lighter one there pushes the main one out.
+    #[test]
+    fn a_server_that_keeps_one_model_has_no_room_for_a_lighter_one() {
+        for (kind, models_max, lighter, want) in [
+            ("ollama", "models_max = 1", "home/small", Effect::Evicts),
+            ("ollama", "models_max = 2", "home/small", Effect::None),
+            ("ollama", "", "home/small", Effect::None),
+            ("ollama", "models_max = 1", "small/tiny", Effect::None),
+            ("ollama", "models_max = 1", "agent:other", Effect::Evicts),
+            ("ollama", "models_max = 1", "agent:same", Effect::None),
+            ("ollama", "models_max = 1", "agent:meta", Effect::None),
+            ("openai", "models_max = 1", "home/small", Effect::Evicts),
+            ("openai", "flavor = 'llama_cpp'", "home/small", Effect::Evicts),
+        ] {
+            let text = format!(
+                "[providers.home]\nkind = '{kind}'\nbase_url = 'http://127.0.0.1:3'\n{models_max}\n\
+                 [providers.beside]\nkind = '{kind}'\nbase_url = 'http://127.0.0.1:4'\n\
+                 [agents.other]\nprovider = 'home'\nmodel = 'small'\n[agents.same]\nprovider = 'home'\nmodel = 'large'\n\
+                 [agents.plan]\nprovider = 'home'\nmodel = 'large'\n[agents.plan.ladder]\nrungs = ['lighter']\nlighter = '{}'\n",
+                lighter.replace("small/", "beside/")
+            );
+            let settings = load(&text).unwrap();
+            let case = format!("{kind} {models_max} {lighter}");
+            assert_eq!(settings.ladders.agents["plan"].lighter[0].effect, want, "{case}");
+            let warned = settings.warnings.iter().any(|warning| warning.to_string().contains("is never asked"));
+            assert_eq!(warned, want == Effect::Evicts, "{case}");
+        }
+    }
+
     #[test]
     fn mistakes_are_named_with_file_line_and_key() {
         for (text, wanted) in [

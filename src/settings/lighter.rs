@@ -46,9 +46,11 @@ pub(super) fn settle_ladders(
                 Some(other) => named(agents, agent, other).map(|name| {
                     ways.entry(agent.settings.name.clone()).or_default().push(name.clone());
                     keys.insert(agent.settings.name.clone(), read.clone());
-                    (name, Effect::None)
+                    let place = agents.iter().find(|known| known.settings.name == name).unwrap_or(agent);
+                    let effect = effect_of(agent, &place.settings.provider, place.settings.model.as_deref(), providers);
+                    (name, effect)
                 }),
-                None => stand_in(agents, agent, (at, read), providers, report).map(|(stand_in, effect)| {
+                None => stand_in(agents, agent, (at, read), providers).map(|(stand_in, effect)| {
                     let name = stand_in.settings.name.clone();
                     made.push(stand_in);
                     (name, effect)
@@ -56,6 +58,11 @@ pub(super) fn settle_ladders(
             };
             match found {
                 Ok((agent, effect)) => {
+                    if effect == Effect::Evicts {
+                        let rule = "is never asked: it would push the main model out of a server that holds one model"
+                            .to_owned();
+                        report.warnings.push(problem(read, rule));
+                    }
                     let context_tokens = read.context_tokens;
                     settings.lighter.push(LighterTarget { agent, context_tokens, effect });
                 }
@@ -98,7 +105,6 @@ fn stand_in(
     agent: &Agent,
     (at, read): (usize, &ReadLighter),
     providers: &BTreeMap<Name, ReadProvider>,
-    report: &mut Report,
 ) -> Result<(Agent, Effect), String> {
     let own = &agent.settings;
     let (provider_name, model) = match read.text.split_once('/') {
@@ -133,11 +139,7 @@ fn stand_in(
     if agents.iter().any(|agent| agent.settings.name == stands_as) {
         return Err(format!("needs the name {stands_as}, which an agent has already"));
     }
-    let effect = effect_of(agent, name, model.as_deref(), provider);
-    if effect == Effect::Evicts {
-        let rule = "is never asked: it would push the main model out of a server that holds one model".to_owned();
-        report.warnings.push(problem(read, rule));
-    }
+    let effect = effect_of(agent, name, model.as_deref(), providers);
     let mut stand_in = agent.clone();
     stand_in.settings.name = stands_as;
     stand_in.settings.provider = name.clone();
@@ -152,10 +154,10 @@ fn stand_in(
     Ok((stand_in, effect))
 }
 
-fn effect_of(agent: &Agent, provider: &Name, model: Option<&str>, read: &ReadProvider) -> Effect {
+/// What the use of a place does to an agent's main model, as far as the configuration says how many models its server keeps.
+fn effect_of(agent: &Agent, provider: &Name, model: Option<&str>, providers: &BTreeMap<Name, ReadProvider>) -> Effect {
     let main = Place { provider: agent.settings.provider.as_str(), model: agent.settings.model.as_deref() };
     let other = Place { provider: provider.as_str(), model };
-    // A llama.cpp server has one model; how many others keep is not known here.
-    let models_max = (read.flavor == Flavor::LlamaCpp).then_some(1);
+    let models_max = providers.get(provider).and_then(|read| read.provider.settings.loaded_models.at_most());
     if would_evict(main, other, models_max) { Effect::Evicts } else { Effect::None }
 }

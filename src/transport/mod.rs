@@ -2,6 +2,8 @@
 
 mod captured;
 pub mod client;
+#[cfg(test)]
+pub(crate) mod cuts;
 mod data_url;
 pub mod error_body;
 pub mod error_code;
@@ -9,12 +11,14 @@ pub mod error_code;
 pub(crate) mod fake_server;
 mod hiding;
 pub mod http_agent;
+pub mod inward;
 pub mod json_pointer;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;
 pub mod pass_on;
 mod question;
+pub mod reading;
 mod recording;
 pub mod secret;
 #[cfg(test)]

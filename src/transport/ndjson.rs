@@ -126,27 +126,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::transport::shared_cases;
+    use crate::transport::{cuts, shared_cases};
 
     fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Value>, Option<NdjsonError>) {
-        let mut decoder = NdjsonDecoder::new();
-        let mut objects = Vec::new();
-        let mut drain = |decoder: &mut NdjsonDecoder| {
-            loop {
-                match decoder.pop() {
-                    Ok(Some(object)) => objects.push(Value::Object(object)),
-                    Ok(None) => return None,
-                    Err(error) => return Some(error),
-                }
-            }
-        };
-        for piece in pieces {
-            decoder.push(piece);
-            drain(&mut decoder);
-        }
-        decoder.finish();
-        let error = drain(&mut decoder);
-        (objects, error)
+        let (objects, error) = cuts::decode::<NdjsonDecoder>(pieces);
+        (objects.into_iter().map(Value::Object).collect(), error)
     }
 
     #[test]
@@ -204,14 +188,8 @@ mod tests {
                 return;
             };
             let sizes: Vec<usize> = serde_json::from_str(&sizes).unwrap();
-            let mut rest = bytes.as_slice();
-            let mut as_read = Vec::new();
-            for size in sizes {
-                let (piece, behind) = rest.split_at(size.min(rest.len()));
-                as_read.push(piece);
-                rest = behind;
-            }
-            assert!(rest.is_empty() && as_read.len() > 3 && bytes.len() > 4_096);
+            let as_read = cuts::in_sizes(&bytes, &sizes);
+            assert!(as_read.len() > 3 && bytes.len() > 4_096);
             for (how, (objects, error)) in [
                 ("as read", decode(as_read)),
                 ("whole", decode([bytes.as_slice()])),
@@ -236,16 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn cuts_change_nothing(bytes in stream_like(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
-            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-            places.sort_unstable();
-            places.push(bytes.len());
-            let mut pieces = Vec::new();
-            let mut from = 0;
-            for place in places {
-                pieces.push(&bytes[from..place]);
-                from = place;
-            }
-            prop_assert_eq!(decode(pieces), decode([bytes.as_slice()]));
+            prop_assert_eq!(decode(cuts::at(&bytes, &cuts)), decode([bytes.as_slice()]));
             prop_assert_eq!(decode(bytes.chunks(1)), decode([bytes.as_slice()]));
         }
 

@@ -167,26 +167,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::transport::cuts;
 
     fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<SseEvent>, Option<SseError>) {
-        let mut decoder = SseDecoder::new();
-        let mut events = Vec::new();
-        let mut drain = |decoder: &mut SseDecoder| {
-            loop {
-                match decoder.pop() {
-                    Ok(Some(event)) => events.push(event),
-                    Ok(None) => return None,
-                    Err(error) => return Some(error),
-                }
-            }
-        };
-        for piece in pieces {
-            decoder.push(piece);
-            drain(&mut decoder);
-        }
-        decoder.finish();
-        let error = drain(&mut decoder);
-        (events, error)
+        cuts::decode::<SseDecoder>(pieces)
     }
 
     fn check(bytes: &[u8], want: &[(&str, &str)], want_error: Option<SseError>) {
@@ -258,16 +242,7 @@ mod tests {
     proptest! {
         #[test]
         fn cuts_change_nothing(bytes in stream_like(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
-            let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-            places.sort_unstable();
-            places.push(bytes.len());
-            let mut pieces = Vec::new();
-            let mut from = 0;
-            for place in places {
-                pieces.push(&bytes[from..place]);
-                from = place;
-            }
-            prop_assert_eq!(decode(pieces), decode([bytes.as_slice()]));
+            prop_assert_eq!(decode(cuts::at(&bytes, &cuts)), decode([bytes.as_slice()]));
             prop_assert_eq!(decode(bytes.chunks(1)), decode([bytes.as_slice()]));
         }
 

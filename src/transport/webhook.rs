@@ -1,5 +1,6 @@
 //! Tells somebody over HTTP that a call that was put off has ended: one signed POST a try. Whom, and the secret, an operator says in the
-//! configuration, never a request. Follows no redirect, repeats nothing, and shows no address's answer to anybody.
+//! configuration, never a request. Follows no redirect, repeats nothing, reads no more of an answer than its head, and shows nothing of
+//! it but the status. A name must not lead into our own network unless that is allowed.
 //!
 //! `x-watertight-signature: t=<Unix seconds>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>`: whoever holds the secret makes it again over the
 //! bytes as they came, and refuses what is too old.
@@ -7,16 +8,24 @@
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use reqwest::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use reqwest::{
+    Url,
+    header::{CONTENT_TYPE, HeaderMap, HeaderValue},
+};
 use serde_json::json;
 use sha2::Sha256;
 
-use super::{secret::Secret, wire::chain};
+use super::{
+    inward::{LeadsInward, OutwardResolver},
+    secret::Secret,
+    wire::chain,
+};
 use crate::{
     model::{contract, name::Name},
+    policy::retry_after,
     runtime::{
         deferred::{
-            push::{Push, Pushed},
+            push::{PrivateNames, Push, Pushed},
             view::DeferredView,
         },
         journal::RunOwner,
@@ -40,7 +49,10 @@ pub struct WebhookRoutes {
 
 /// Tells of ends over HTTP.
 pub struct Webhook {
-    http: reqwest::Client,
+    /// To other machines, by a proxy where the environment names one.
+    outward: reqwest::Client,
+    /// To this machine, which no proxy reaches.
+    here: reqwest::Client,
     routes: WebhookRoutes,
     secret: Secret,
     clock: Arc<dyn Clock>,
@@ -54,16 +66,25 @@ impl std::fmt::Debug for Webhook {
 
 impl Webhook {
     /// One that tells along `routes`, signed with `secret`, by the time of `clock`. An error says why there is no client.
-    pub fn try_new(routes: WebhookRoutes, secret: Secret, clock: Arc<dyn Clock>) -> Result<Self, String> {
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .build()
-            .map_err(|error| chain(&error.without_url()))?;
-        Ok(Self { http, routes, secret, clock })
+    pub fn try_new(
+        routes: WebhookRoutes,
+        secret: Secret,
+        private_names: PrivateNames,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, String> {
+        let client = || {
+            reqwest::Client::builder()
+                .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_TIMEOUT)
+                .redirect(reqwest::redirect::Policy::none())
+                .retry(reqwest::retry::never())
+                .dns_resolver(Arc::new(OutwardResolver { private_names }))
+                .referer(false)
+        };
+        let wrong = |error: reqwest::Error| chain(&error.without_url());
+        let outward = client().build().map_err(wrong)?;
+        let here = client().no_proxy().build().map_err(wrong)?;
+        Ok(Self { outward, here, routes, secret, clock })
     }
 
     fn url_of(&self, tenant: Option<&str>, feature: Option<&str>) -> Option<&String> {
@@ -78,12 +99,14 @@ impl Webhook {
                 http_status: None,
                 error: "nobody is told of this any more".to_owned(),
                 may_help: false,
+                retry_after: None,
             };
         };
         let body = json!({ "type": format!("deferred.{}", entry.status.as_str()), "deferred": entry }).to_string();
-        let seconds = self.clock.unix_ms(self.clock.now()) / 1_000;
-        let request = self
-            .http
+        let now_ms = self.clock.unix_ms(self.clock.now());
+        let seconds = now_ms / 1_000;
+        let client = if is_here(url) { &self.here } else { &self.outward };
+        let request = client
             .post(url)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(contract::SIGNATURE, signature(&self.secret, seconds, &body))
@@ -91,19 +114,41 @@ impl Webhook {
             .header(contract::ATTEMPT, attempt)
             .body(body);
         match request.send().await {
-            Ok(answer) => pushed_of(answer.status().as_u16(), answer.headers().contains_key(RETRY_AFTER)),
-            Err(error) => Pushed::Failed { http_status: None, error: chain(&error.without_url()), may_help: true },
+            // Its body is nobody's business, and however long it is, it is not read.
+            Ok(answer) => pushed_of(answer.status().as_u16(), answer.headers(), now_ms),
+            Err(error) if LeadsInward::is_behind(&error) => {
+                tracing::warn!(
+                    host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned)),
+                    "a webhook's name leads into this machine or a private network: nobody is told (deferred.webhook.private_names)"
+                );
+                Pushed::Failed { http_status: None, error: LeadsInward.to_string(), may_help: false, retry_after: None }
+            }
+            Err(error) => Pushed::Failed {
+                http_status: None,
+                error: self.secret.scrub(&chain(&error.without_url())),
+                may_help: true,
+                retry_after: None,
+            },
         }
     }
 }
 
-/// What an answer's status says. A redirect is not followed: only the configuration says where answers go.
-fn pushed_of(status: u16, told_to_wait: bool) -> Pushed {
+fn is_here(url: &str) -> bool {
+    let url = Url::parse(url).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// What the head of an answer says. A redirect is not followed: only the configuration says where answers go.
+fn pushed_of(status: u16, headers: &HeaderMap, now_ms: u64) -> Pushed {
     if (200..300).contains(&status) {
         return Pushed::Taken { http_status: status };
     }
-    let may_help = told_to_wait || matches!(status, 408 | 425 | 429 | 500..=599);
-    Pushed::Failed { http_status: Some(status), error: format!("answered {status}"), may_help }
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let retry_after = retry_after::read(headers, status, now_ms);
+    let may_help = retry_after.is_some() || matches!(status, 408 | 425 | 429 | 500..=599);
+    Pushed::Failed { http_status: Some(status), error: format!("answered {status}"), may_help, retry_after }
 }
 
 fn signature(secret: &Secret, seconds: u64, body: &str) -> String {
@@ -131,6 +176,8 @@ impl Push for Webhook {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::RETRY_AFTER;
+
     use super::*;
     use crate::{
         model::run::Cause,
@@ -169,7 +216,12 @@ mod tests {
             features: [(name("batch"), format!("{url}/batch"))].into(),
             tenants: [(name("acme"), format!("{url}/acme"))].into(),
         };
-        Webhook::try_new(routes, Secret::new("s3cret"), Arc::new(TokioClock::since_unix_epoch())).unwrap()
+        webhook(routes, PrivateNames::Refused)
+    }
+
+    fn webhook(routes: WebhookRoutes, private_names: PrivateNames) -> Webhook {
+        let clock = Arc::new(TokioClock::since_unix_epoch());
+        Webhook::try_new(routes, Secret::new("s3cret"), private_names, clock).unwrap()
     }
 
     #[test]
@@ -185,22 +237,79 @@ mod tests {
 
     #[test]
     fn what_a_status_says() {
-        for (status, told_to_wait, want) in [
-            (200, false, None),
-            (204, false, None),
-            (301, false, Some(false)),
-            (400, false, Some(false)),
-            (404, true, Some(true)),
-            (410, false, Some(false)),
-            (429, false, Some(true)),
-            (503, false, Some(true)),
+        let wait = |text: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(text))]);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        for (status, headers, want) in [
+            (200, HeaderMap::new(), None),
+            (204, HeaderMap::new(), None),
+            (301, HeaderMap::new(), Some((false, None))),
+            (400, HeaderMap::new(), Some((false, None))),
+            (404, wait("7"), Some((true, seconds(7)))),
+            (410, HeaderMap::new(), Some((false, None))),
+            (410, wait("soon"), Some((false, None))),
+            (429, HeaderMap::new(), Some((true, None))),
+            (503, wait("90"), Some((true, seconds(90)))),
         ] {
-            match (pushed_of(status, told_to_wait), want) {
+            match (pushed_of(status, &headers, 0), want) {
                 (Pushed::Taken { http_status }, None) => assert_eq!(http_status, status),
-                (Pushed::Failed { may_help, .. }, Some(wanted)) => assert_eq!(may_help, wanted, "{status}"),
+                (Pushed::Failed { may_help, retry_after, .. }, Some(wanted)) => {
+                    assert_eq!((may_help, retry_after), wanted, "{status}");
+                }
                 other => panic!("{status}: {other:?}"),
             }
         }
+    }
+
+    /// However much the other side says, and however slowly: its head is all that is waited for.
+    #[tokio::test]
+    async fn the_body_of_an_answer_is_not_read() {
+        let head = Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000000\r\n\r\nmore and ".to_vec());
+        let mut server = FakeServer::start(vec![vec![head, Step::UntilClosed]]).await;
+        let hook = hook(&server.base_url);
+        let told = tokio::time::timeout(Duration::from_secs(30), hook.push(&entry("acme", "batch"), 1)).await;
+        assert_eq!(told.unwrap(), Pushed::Taken { http_status: 200 });
+        assert!(server.sees_client_leave().await);
+    }
+
+    /// A name that this machine's own files lead inward; `localhost` says so itself, and so does an address.
+    #[tokio::test]
+    async fn a_name_must_not_lead_inward_unless_that_is_allowed() {
+        let server = FakeServer::start(vec![vec![Step::Send(b"HTTP/1.1 204 No Content\r\n\r\n".to_vec())]]).await;
+        let port = server.base_url.rsplit(':').next().unwrap().to_owned();
+        let at = |host: &str, private_names| {
+            let routes = WebhookRoutes { url: Some(format!("http://{host}:{port}/")), ..WebhookRoutes::default() };
+            webhook(routes, private_names)
+        };
+        let entry = entry("acme", "batch");
+        for (host, private_names) in [
+            ("127.0.0.1", PrivateNames::Refused),
+            ("localhost", PrivateNames::Refused),
+            ("inner.localhost", PrivateNames::Allowed),
+        ] {
+            if !leads_here(host).await {
+                println!("skipped: {host} is not known here");
+                continue;
+            }
+            let told = at(host, private_names).push(&entry, 1).await;
+            assert_eq!(told, Pushed::Taken { http_status: 204 }, "{host}");
+        }
+        let before = server.requests().len();
+        let Ok(own) = std::fs::read_to_string("/etc/hostname") else { return };
+        for host in ["inner.localhost", own.trim()] {
+            if !leads_here(host).await {
+                println!("skipped: {host} is not known here");
+                continue;
+            }
+            let told = at(host, PrivateNames::Refused).push(&entry, 1).await;
+            let Pushed::Failed { error, may_help: false, .. } = told else { panic!("{host}: {told:?}") };
+            assert!(error.contains("leads into this machine") && !error.contains(host), "{error}");
+        }
+        assert_eq!(server.requests().len(), before, "nobody there heard of it");
+    }
+
+    async fn leads_here(host: &str) -> bool {
+        let found = tokio::net::lookup_host((host, 0)).await;
+        found.is_ok_and(|mut found| found.all(|address| crate::transport::inward::leads_inward(address.ip())))
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ mod service;
 
 mod bad_input;
 mod check;
+mod deferred;
 mod five_agents;
 mod foreign;
 mod import;

@@ -11,9 +11,16 @@ use crate::process::{BOUND, Running, command};
 
 /// One exchange on a connection of its own, whose answer is read to its end.
 pub fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    ask_with(address, method, path, &[], body)
+}
+
+/// The same with headers.
+pub fn ask_with(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let headers: String = headers.iter().map(|(name, value)| format!("\r\n{name}: {value}")).collect();
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(BOUND)).unwrap();
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json");
+    let head =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json{headers}");
     write!(socket, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();

@@ -223,7 +223,7 @@ impl Push for FakePush {
             if taken {
                 return Pushed::Taken { http_status: 204 };
             }
-            Pushed::Failed { http_status: Some(503), error: "busy".to_owned(), may_help: true }
+            Pushed::Failed { http_status: Some(503), error: "busy".to_owned(), may_help: true, retry_after: None }
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use serde_json::json;
+use serde_json::{Map, json};
 use watertight::{
     model::{
         event::EventType,
@@ -10,24 +10,29 @@ use watertight::{
     },
     policy::ladder::{Effect, LighterTarget, Rung, RungRule},
     runtime::{
+        accept::NewRun,
         deferred::{settings::DeferredSettings, store::DeferredStatus},
         engine::Runtime,
+        journal::RunOwner,
         ladders::{LadderSettings, Ladders, Notice},
         ports::TokioClock,
+        run_handle::RunHandle,
         supervisor::BreakerAct,
     },
 };
 
 use crate::{
+    fake_journal::{FakeJournal, Handle},
     fake_queue::FakeQueue,
     kit::{Answer, Scripted, builder, name, pass, provider, settle},
-    support::{alone, assert_idle, end, s, start, step, workflow},
+    support::{alone, assert_idle, end, ms, s, start, step, workflow},
 };
 
 struct World {
     runtime: Runtime,
     backends: Vec<Arc<Scripted>>,
     queue: Arc<FakeQueue>,
+    journal: Arc<FakeJournal>,
 }
 
 /// Agents `a` and `b`, of which `a` has this ladder with `c` as its lighter target, and a queue.
@@ -53,7 +58,9 @@ async fn world(rungs: &[Rung]) -> World {
         builder = builder.provider(provider(&format!("{of}-host"))).agent(alone(of, 2), backend.clone());
         backends.push(backend);
     }
-    World { runtime: builder.start().await.unwrap(), backends, queue }
+    let journal = FakeJournal::new(ms(1));
+    let runtime = builder.journal(Arc::new(Handle(journal.clone()))).start().await.unwrap();
+    World { runtime, backends, queue, journal }
 }
 
 fn text(on: &str) -> String {
@@ -131,5 +138,50 @@ async fn a_deferred_step_is_made_later_for_whoever_asks_for_it_then() {
     world.backends[0].now(Answer::Good);
     pass(s(301)).await;
     assert_eq!(world.queue.entries()[0].status, DeferredStatus::Done);
+    assert_idle(&world.runtime, &world.backends);
+}
+
+impl World {
+    async fn repaired(&self, run: &RunHandle) -> RunHandle {
+        let (old, record) = (self.journal.accepted(run.id()), run.finished().await);
+        self.runtime.repair(&old, &record, RunOwner::default(), None).await.unwrap().handle.unwrap()
+    }
+
+    fn counts(&self) -> Vec<usize> {
+        self.backends.iter().map(|backend| backend.count()).collect()
+    }
+}
+
+/// `repair` does only those steps again that were degraded, with what depends on them: a deferred one is made at once, under the new run's
+/// own key, and put off anew where that fails. What was promised for later stays promised.
+#[tokio::test(start_paused = true)]
+async fn a_repair_makes_a_deferred_step_at_once_and_keeps_what_was_promised() {
+    let world = world(&[]).await;
+    world.backends[0].now(Answer::status(503));
+    let text = text("on = { error = \"deferred\" }") + "[[step]]\nid = \"c\"\nagent = \"c\"\n";
+    let (workflow, owner) = (workflow("", &text), RunOwner::default());
+    let new = NewRun { workflow, input: Map::new(), deadline: None, owner, idempotency: None };
+    let run = world.runtime.accept_run(new).await.unwrap().handle.unwrap();
+    assert_eq!(run.finished().await.status, RunStatus::CompletedDegraded);
+    assert_eq!(world.counts(), [1, 1, 1]);
+
+    let still_ill = world.repaired(&run).await;
+    let record = still_ill.finished().await;
+    assert_eq!((record.status, record.degraded.len()), (RunStatus::CompletedDegraded, 1));
+    assert_eq!(world.counts(), [2, 2, 1], "b depends on it, c does not");
+    let keys: Vec<_> = world.queue.calls().into_iter().map(|call| call.head.idempotency_key).collect();
+    assert_eq!(keys, [format!("{}/a/-/0", run.id()), format!("{}/a/-/0", still_ill.id())]);
+
+    world.backends[0].now(Answer::Good);
+    let well = world.repaired(&still_ill).await;
+    let record = well.finished().await;
+    assert_eq!((record.status, record.degraded.len()), (RunStatus::Completed, 0));
+    assert_eq!((step(&record, "a").status, world.counts()), (StepStatus::Succeeded, vec![3, 3, 1]));
+    // Whoever was given a ticket gets the answer there.
+    pass(s(301)).await;
+    assert!(world.queue.entries().iter().all(|entry| entry.status == DeferredStatus::Done));
+    assert_eq!(world.counts(), [5, 3, 1]);
+    // What was made later has mended nothing by itself: the run is as it ended, and can still be repaired.
+    assert_eq!(run.finished().await.status, RunStatus::CompletedDegraded);
     assert_idle(&world.runtime, &world.backends);
 }

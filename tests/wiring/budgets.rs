@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// A scripted agent that says how many tokens it may need: 100 for the prompt, 200 for the answer.
-struct Metered {
+pub struct Metered {
     scripted: Arc<Scripted>,
     /// What a good answer says it used.
     usage: Mutex<Option<Usage>>,
@@ -46,8 +46,13 @@ struct Metered {
 }
 
 impl Metered {
-    fn of(scripted: Arc<Scripted>) -> Arc<Self> {
+    pub fn of(scripted: Arc<Scripted>) -> Arc<Self> {
         Arc::new(Self { scripted, usage: Mutex::default(), vendor: Mutex::default() })
+    }
+
+    /// How many attempts came.
+    pub fn count(&self) -> usize {
+        self.scripted.count()
     }
 
     fn used(&self, prompt_tokens: u64, output_tokens: u64) {

@@ -6,7 +6,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use serde_json::{Value, json};
 use watertight::{
     model::{envelope::ErrorCode, facts::Ending, run::Cause},
-    policy::ladder::{Effect, LighterTarget, Rung, RungRule},
+    policy::{
+        breaker::state::StateName,
+        compartment::settings::Rates,
+        ladder::{Effect, LighterTarget, Rung, RungRule},
+    },
     runtime::{
         builder::StartError,
         call::{CallContext, CallError, CallReply, CallRequest, LadderUse},
@@ -17,14 +21,15 @@ use watertight::{
         engine::Runtime,
         ladders::{LadderSettings, Ladders, Notice},
         ports::TokioClock,
-        settings::AgentSettings,
+        settings::{AgentSettings, LoadedModels, ProviderSettings},
         supervisor::BreakerAct,
     },
 };
 
 use crate::{
+    budgets::Metered,
     fake_queue::{FakePush, FakeQueue},
-    kit::{Answer, Scripted, agent, builder, call, code, name, pass, provider, settle},
+    kit::{Answer, Scripted, agent, builder, call, code, model_server::ModelServer, name, pass, provider, settle},
     support::{call_with, s},
 };
 
@@ -232,6 +237,122 @@ async fn a_request_that_does_not_fit_is_not_taken_there() {
     assert_eq!((action(&short), world.small.count()), (Some((Cause::Error, Rung::Lighter)), 1));
 }
 
+/// The window has to hold the lighter model's own prompt and its longest answer too, as far as its adapter can count them.
+#[tokio::test(start_paused = true)]
+async fn a_window_holds_prompt_and_answer() {
+    for (window, want) in [(299, "tiny"), (300, "small")] {
+        let mut ladder = whole(&[Rung::Lighter]);
+        ladder.lighter[0].context_tokens = Some(window);
+        let draft = Scripted::always(Answer::status(500));
+        let mut builder = builder().ladders(of_draft(ladder)).provider(provider("a")).agent(agent("draft", "a"), draft);
+        for (of, place) in [("small", "small"), ("tiny", "tiny")] {
+            builder = builder.provider(provider(place));
+            builder = builder.agent(agent(of, place), Metered::of(Scripted::always(Answer::Good)));
+        }
+        let runtime = builder.start().await.unwrap();
+        assert_eq!(&*call(&runtime, "draft").await.unwrap().target, want, "{window}");
+    }
+}
+
+/// TRAPS part 3, 26 and 37: a budget that is used up is a reason to go elsewhere, for each way of being used up; and whoever is asked
+/// instead has a budget of its own, which refuses as any does.
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_is_used_up_is_a_reason_to_go_elsewhere() {
+    let once = |code| {
+        let mut rates = Rates::default();
+        match code {
+            ErrorCode::RateLimited => rates.requests_per_minute = Some(1),
+            _ => rates.tokens_per_minute = Some(300),
+        }
+        rates
+    };
+    for used_up in [ErrorCode::RateLimited, ErrorCode::TokenBudgetExhausted] {
+        let backends = [(); 3].map(|()| Metered::of(Scripted::always(Answer::Good)));
+        let mut builder = builder().ladders(of_draft(whole(&[Rung::Lighter])));
+        for (at, (of, place)) in [("draft", "a"), ("small", "b"), ("tiny", "c")].into_iter().enumerate() {
+            let rates = if of == "tiny" { Rates::default() } else { once(used_up) };
+            builder = builder.provider(ProviderSettings { rates, ..provider(place) });
+            builder = builder.agent(agent(of, place), backends[at].clone());
+        }
+        let runtime = builder.start().await.unwrap();
+        assert!(action(&call(&runtime, "draft").await).is_none());
+        let second = call(&runtime, "draft").await;
+        assert_eq!(action(&second), Some((Cause::Budget, Rung::Lighter)), "{used_up}");
+        let third = call(&runtime, "draft").await;
+        assert_eq!(codes_of(&third)[..2], [format!("a {used_up}"), format!("small {used_up}")], "{third:?}");
+        assert_eq!((action(&third), &*third.unwrap().target), (Some((Cause::Budget, Rung::Lighter)), "c"));
+        assert_eq!(backends.each_ref().map(|backend| backend.count()), [1, 1, 1]);
+    }
+}
+
+/// Whoever is named twice is asked once, and the agent itself is not asked again by its own ladder.
+#[tokio::test(start_paused = true)]
+async fn each_target_is_asked_once() {
+    let mut ladder = whole(&[Rung::Lighter]);
+    ladder.lighter = ["small", "draft", "small", "tiny", "tiny"].map(lighter).to_vec();
+    let world = world(ladder).await;
+    for backend in [&world.draft, &world.small, &world.tiny] {
+        backend.now(Answer::status(500));
+    }
+    let result = call(&world.runtime, "draft").await;
+    assert_eq!(code(&result), "AGENT_ERROR");
+    assert_eq!((world.draft.count(), world.small.count(), world.tiny.count()), (1, 1, 1));
+    assert_eq!(codes_of(&result).len(), 3);
+}
+
+/// What an answer from below costs is seen where it happened: the lighter one's breaker opens by its own failures, and a call that it
+/// answers is no failure of its own because the main one failed.
+#[tokio::test(start_paused = true)]
+async fn each_rung_is_judged_by_what_it_did_itself() {
+    let world = world(whole(&[Rung::Lighter])).await;
+    world.draft.now(Answer::status(500));
+    for _ in 0..5 {
+        assert_eq!(action(&call(&world.runtime, "draft").await), Some((Cause::Error, Rung::Lighter)));
+    }
+    settle().await;
+    let state = |breaker: &str| world.runtime.breaker(breaker).unwrap().state;
+    assert_eq!((state("agent:draft"), state("agent:small")), (StateName::Open, StateName::Closed));
+    world.small.now(Answer::status(500));
+    for _ in 0..5 {
+        assert_eq!(action(&call(&world.runtime, "draft").await), Some((Cause::CircuitOpen, Rung::Lighter)));
+    }
+    settle().await;
+    let asked = world.small.count();
+    assert_eq!((state("agent:small"), state("agent:tiny")), (StateName::Open, StateName::Closed));
+    let result = call(&world.runtime, "draft").await;
+    assert_eq!(codes_of(&result), ["a AGENT_CIRCUIT_OPEN", "small AGENT_CIRCUIT_OPEN"]);
+    assert_eq!((world.small.count(), &*result.unwrap().target), (asked, "c"));
+}
+
+/// A server that keeps one model: the rung that would throw the main one out is left out, and whoever comes back to it pays no load.
+#[tokio::test(start_paused = true)]
+async fn a_lighter_model_does_not_push_the_main_one_out() {
+    for (effect, answered, loads) in [(Effect::Evicts, false, 1), (Effect::None, true, 3)] {
+        let server = ModelServer::start(s(1));
+        let mut ladder = whole(&[Rung::Lighter]);
+        ladder.lighter = vec![LighterTarget { effect, ..lighter("small") }];
+        let local = ProviderSettings { slots: Some(1), loaded_models: LoadedModels::AtMost(1), ..provider("local") };
+        let mut builder = builder().provider(local).ladders(of_draft(ladder));
+        for (of, model) in [("draft", "large"), ("small", "small")] {
+            builder =
+                builder.agent(AgentSettings { model: Some(model.into()), ..agent(of, "local") }, server.model(model));
+        }
+        let runtime = builder.start().await.unwrap();
+        assert_eq!(code(&call(&runtime, "draft").await), "OK");
+        runtime.act("agent:draft", BreakerAct::ForceOpen).unwrap();
+        settle().await;
+        let refused = call(&runtime, "draft").await;
+        assert_eq!(refused.is_ok(), answered, "{effect:?}: {refused:?}");
+        if !answered {
+            assert_eq!(codes_of(&refused).last().map(String::as_str), Some("small AGENT_WARMING"));
+        }
+        runtime.act("agent:draft", BreakerAct::Auto).unwrap();
+        settle().await;
+        assert_eq!(code(&call(&runtime, "draft").await), "OK");
+        assert_eq!(server.counts().0, loads, "{effect:?}");
+    }
+}
+
 fn settings() -> DeferredSettings {
     DeferredSettings {
         jitter: 0.0,
@@ -321,7 +442,7 @@ async fn a_refusal_is_no_attempt_and_failures_are_counted_to_their_end() {
         "one refusal each delay"
     );
     assert_eq!(world.draft.count(), sent);
-    world.runtime.act("agent:draft", BreakerAct::Reset).unwrap();
+    world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
     world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
     pass(s(20 * 60)).await;
     let entry = &queue.entries()[0];

@@ -1,6 +1,8 @@
 //! The port through which somebody is told that a call that was put off has ended. The runtime decides when, and how often; an adapter
 //! knows whom, and how. One try a call, no repetition of its own.
 
+use std::time::Duration;
+
 use super::view::DeferredView;
 use crate::runtime::{journal::RunOwner, ports::BoxFuture};
 
@@ -20,7 +22,19 @@ pub enum Pushed {
         error: String,
         /// Whether another try can do better.
         may_help: bool,
+        /// How long it asked to be left alone.
+        retry_after: Option<Duration>,
     },
+}
+
+/// Whether the name of a place that is told may lead into this machine or its network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PrivateNames {
+    /// It may not; `localhost` may, as it says so itself.
+    #[default]
+    Refused,
+    /// It may.
+    Allowed,
 }
 
 /// Who is told of ends.

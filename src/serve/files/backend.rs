@@ -19,9 +19,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{
-        Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp,
-    },
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
     serve::access::signature::{Purpose, Signer},
 };
 
@@ -149,20 +147,8 @@ impl WithFiles {
 }
 
 impl Backend for WithFiles {
-    fn relays(&self) -> bool {
-        self.inner.relays()
-    }
-
-    fn cold_start(&self) -> ColdStart {
-        self.inner.cold_start()
-    }
-
-    fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
-        self.inner.warm_up()
-    }
-
-    fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {
-        self.inner.health()
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.inner)
     }
 
     fn attempt<'a>(
@@ -176,14 +162,6 @@ impl Backend for WithFiles {
                 None => self.inner.attempt(request, progress).await,
             }
         })
-    }
-
-    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        self.inner.estimate(asked, prompt)
-    }
-
-    fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.inner.vendor_budget()
     }
 }
 

@@ -18,19 +18,26 @@ use crate::{
         settings::JournalSettings,
     },
     model::name::Name,
+    policy::{
+        breaker::state::StateName,
+        ladder::{Effect, LighterTarget, Rung, RungRule},
+    },
     runtime::{
         builder::RuntimeBuilder,
+        deferred::settings::DeferredSettings,
         engine::Runtime,
         function_agent::{AgentFailure, CallInfo, FunctionAgent},
+        ladders::{LadderSettings, Ladders, Notice},
         ports::TokioClock,
         settings::{AgentSettings, ProviderSettings, Timeouts},
+        supervisor::BreakerAct,
     },
     serve::{
         access::{keys::KeyRing, signature::Signer},
         caps::Caps,
         router::router,
         state::{AppState, Door, Ending, Running, Service},
-        tests::support::without_runs,
+        tests::support::{until, without_runs},
     },
     settings::{general::Limits, serve::ServeSettings},
     transport::{
@@ -107,6 +114,48 @@ async fn accounted(service: &Router, calls: u64) -> Value {
     panic!("the ledger never knew of {calls} calls")
 }
 
+/// The same with agent `light` on a provider of its own that stands in for `fast`, a journal that keeps what is put off, and every rung
+/// in this order.
+async fn laddered(server: &FakeServer, rungs: &[Rung]) -> (Router, Arc<Runtime>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+    let ladder = LadderSettings {
+        rungs: rungs.iter().copied().map(RungRule::of).collect(),
+        lighter: vec![LighterTarget { agent: name("light"), context_tokens: None, effect: Effect::None }],
+        default: Some(Arc::new(json!("stated"))),
+        notice: Some(Arc::new(Notice { ko: None, en: Some("Back soon".to_owned()) })),
+    };
+    let ladders = Ladders { agents: [(name("fast"), ladder)].into(), ..Ladders::default() };
+    let builder = Runtime::builder()
+        .seed(7)
+        .clock(Arc::new(TokioClock::since_unix_epoch()))
+        .ladders(ladders)
+        .deferred(Arc::clone(&journal) as Arc<_>, DeferredSettings::default(), None)
+        .provider(ProviderSettings::new(name("beside")));
+    let (builder, client) = agents(builder, server, 1);
+    let light =
+        OpenAiAgent::try_new(Arc::clone(&client), OpenAiSettings { model: "tiny".to_owned(), ..asked() }).unwrap();
+    let builder = builder.agent(AgentSettings::new(name("light"), name("beside")), Arc::new(light));
+    let runtime = Arc::new(builder.start().await.unwrap());
+    let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
+    let state = state();
+    state.door.open(Arc::new(Running { runtime: Arc::clone(&runtime), journal, files }));
+    (routes(state, client), runtime, folder)
+}
+
+fn name(text: &str) -> Name {
+    Name::try_new(text).unwrap()
+}
+
+fn asked() -> OpenAiSettings {
+    OpenAiSettings {
+        model: "qwen".to_owned(),
+        prompt: "x".to_owned(),
+        stream_upstream: StreamUpstream::AsAsked,
+        ..OpenAiSettings::default()
+    }
+}
+
 fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
     agents_of(builder, server, |agent| agent.retry.attempts_max = attempts_max)
 }
@@ -117,15 +166,8 @@ fn agents_of(
     server: &FakeServer,
     shape: impl FnOnce(&mut AgentSettings),
 ) -> (RuntimeBuilder, Arc<ProviderClient>) {
-    let name = |text: &str| Name::try_new(text).unwrap();
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
-    let settings = OpenAiSettings {
-        model: "qwen".to_owned(),
-        prompt: "x".to_owned(),
-        stream_upstream: StreamUpstream::AsAsked,
-        ..OpenAiSettings::default()
-    };
-    let backend = OpenAiAgent::try_new(Arc::clone(&client), settings).unwrap();
+    let backend = OpenAiAgent::try_new(Arc::clone(&client), asked()).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
@@ -434,6 +476,66 @@ async fn who_leaves_a_service_stops_it_too() {
         };
         assert!(tokio::time::timeout(Duration::from_millis(300), asking).await.is_err());
         assert!(server.sees_client_leave().await);
+    }
+}
+
+/// Nobody here reads what passes through, so nothing can stand in for it: the service's own answer goes out as it is, and a refusal of
+/// ours as what it is, whatever the agent's ladder says.
+#[tokio::test]
+async fn what_passes_through_goes_down_no_ladder() {
+    let json = "content-type: application/json\r\n";
+    let server = FakeServer::start(vec![answer(503, "x-own: yes\r\n", "ill"), answer(200, json, WHOLE)]).await;
+    let (service, runtime, _folder) = laddered(&server, &Rung::ALL).await;
+    let pass = || Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+    let ill = service.clone().oneshot(pass()).await.unwrap();
+    assert_eq!((ill.status().as_u16(), header(&ill, "x-own"), header(&ill, "x-watertight-degraded")), (503, "yes", ""));
+    assert_eq!(text(ill).await, "ill");
+    runtime.act("agent:fast", BreakerAct::ForceOpen).unwrap();
+    until("the gate is shut", || {
+        runtime.breaker("agent:fast").is_ok_and(|breaker| breaker.state == StateName::ForcedOpen)
+    })
+    .await;
+    let refused = service.clone().oneshot(pass()).await.unwrap();
+    assert_eq!((refused.status().as_u16(), header(&refused, "x-watertight-degraded")), (503, ""));
+    assert_eq!(header(&refused, "location"), "");
+    let body: Value = serde_json::from_str(&text(refused).await).unwrap();
+    assert_eq!(body["error"]["error_code"], "AGENT_CIRCUIT_OPEN");
+    assert_ne!(body["error"]["user_message"], "Back soon");
+    assert_eq!(server.requests().len(), 1, "nobody else was asked");
+    let kept = service.clone().oneshot(Request::get("/v1/deferred").body(Body::empty()).unwrap()).await.unwrap();
+    let kept: Value = serde_json::from_str(&text(kept).await).unwrap();
+    assert_eq!(kept["data"], json!([]));
+    // The same agent, asked in a shape that is read here, has that ladder.
+    let answered = service.clone().oneshot(ask("")).await.unwrap();
+    assert_eq!((answered.status().as_u16(), header(&answered, "x-watertight-degraded")), (200, "lighter"));
+}
+
+/// TRAPS part 3, 28 and 29: a stream is committed by content, not by its first frame; then nobody else answers, and neither does anybody
+/// where the caller wants no ladder.
+#[tokio::test]
+async fn a_stream_goes_down_its_ladder_until_its_first_content() {
+    let role = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let error = "data: {\"error\":{\"code\":503,\"message\":\"overloaded\"}}\n\n";
+    let good = stream(&format!("{SAID}{STOP}data: [DONE]\n\n"));
+    for (first, wanted, requests, word) in [
+        (format!("{role}{error}"), "on", 2, "lighter"),
+        (role.to_owned(), "on", 2, "lighter"),
+        (format!("{role}{SAID}{error}"), "on", 1, ""),
+        (format!("{role}{error}"), "off", 1, ""),
+    ] {
+        let server = FakeServer::start(vec![stream(&first), good.clone()]).await;
+        let (service, _runtime, _folder) = laddered(&server, &[Rung::Lighter]).await;
+        let mut request = ask(STREAM);
+        request.headers_mut().insert("x-watertight-ladder", wanted.parse().unwrap());
+        let answer = service.oneshot(request).await.unwrap();
+        let told = (header(&answer, "x-watertight-degraded").to_owned(), answer.status().as_u16());
+        let body = text(answer).await;
+        assert_eq!((told.0.as_str(), server.requests().len()), (word, requests), "{first} {wanted}: {body}");
+        assert_eq!(body.contains("[DONE]"), word == "lighter", "{first} {wanted}: {body}");
+        assert_eq!(told.1 == 200, body.contains("ok "), "{first} {wanted}: {body}");
+        if requests == 2 {
+            assert_eq!(server.bodies()[1]["model"], "tiny", "in the lighter model's own name");
+        }
     }
 }
 

@@ -232,7 +232,7 @@ pub(in crate::serve) fn without_runs(runtime: Runtime) -> Arc<Running> {
 }
 
 /// Waits until something is so; a test that waits in vain fails.
-pub(super) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(in crate::serve) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{what}");

@@ -14,7 +14,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate, VendorBudget},
+    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
     transport::client::ProviderClient,
 };
 
@@ -96,6 +96,10 @@ fn not_up(why: &str) -> AttemptFailure {
 }
 
 impl Backend for StartingHttpAgent {
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.backend)
+    }
+
     fn attempt<'a>(
         &'a self,
         request: &'a AttemptRequest,
@@ -108,14 +112,6 @@ impl Backend for StartingHttpAgent {
             self.up.get_or_try_init(|| self.ask_again()).await?;
             self.backend.attempt(request, progress).await
         })
-    }
-
-    fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        self.backend.estimate(asked, prompt)
-    }
-
-    fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.backend.vendor_budget()
     }
 
     fn health(&self) -> Option<BoxFuture<'_, Result<(), AttemptFailure>>> {

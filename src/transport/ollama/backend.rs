@@ -20,7 +20,8 @@ use crate::{
         http_agent::request::Wanted,
         ndjson::{JsonObject, NdjsonDecoder, NdjsonError},
         openai::{completion::Completion, estimate, output, request::headers, settings::InvalidOpenAi},
-        stream::{LineStream, StreamClock},
+        reading::{AnswerReader as _, read_stream},
+        stream::StreamClock,
     },
 };
 
@@ -30,7 +31,7 @@ use super::{
     request,
     server::{LoadedModel, OllamaServer},
     settings::{CheckedOllama, KeepAlive, OllamaSettings},
-    stream_reader::{Heard, StreamReader},
+    stream_reader::StreamReader,
 };
 
 /// A load that took so long was one from disk.
@@ -92,7 +93,11 @@ impl OllamaAgent {
         let completion = if answer.is_plain_json {
             read_whole(answer, progress, prompt_tokens).await?
         } else {
-            read_stream(answer, clock, progress, prompt_tokens).await?
+            let head = answer.head;
+            let mut reader = StreamReader::new(Arc::clone(progress.tally()));
+            read_stream::<NdjsonDecoder, _>(answer, clock, progress, prompt_tokens, &mut reader).await?;
+            tell_of_load(reader.load_time(), progress);
+            reader.finish(head, prompt_tokens)?
         };
         output::reply(completion, self.agent.asked.promise(), (progress.tally(), prompt_tokens), status)
     }
@@ -133,39 +138,6 @@ async fn read_whole(answer: Answer, progress: &Progress, prompt_tokens: u64) -> 
     }
     tell_of_load(reader.load_time(), progress);
     reader.finish(head, prompt_tokens)
-}
-
-async fn read_stream(
-    answer: Answer,
-    clock: StreamClock,
-    progress: &Progress,
-    prompt_tokens: u64,
-) -> Result<Completion, AttemptFailure> {
-    let head = answer.head;
-    let mut reader = StreamReader::new(Arc::clone(progress.tally()));
-    let mut lines = LineStream::new(head.status, answer.into_pieces(), clock);
-    while !reader.is_done() {
-        let told = match lines.next().await {
-            Ok(Some(object)) => reader.read(head, object),
-            Ok(None) => break,
-            Err(failure) => Err(failure),
-        };
-        // An answer that failed after its first content has cost what came until then.
-        let paid = |failure: AttemptFailure| AttemptFailure { usage: reader.used(prompt_tokens), ..failure };
-        match told.map_err(paid)? {
-            Heard::Content(text) => {
-                progress.content(&text).await;
-                lines.clock.content();
-            }
-            Heard::AtWork => lines.clock.content(),
-            Heard::Nothing => {}
-        }
-    }
-    tell_of_load(reader.load_time(), progress);
-    let completion = reader.finish(head, prompt_tokens)?;
-    // A connection that has nothing more to say can be used again.
-    lines.drain().await;
-    Ok(completion)
 }
 
 impl Backend for OllamaAgent {

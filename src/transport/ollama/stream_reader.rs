@@ -16,6 +16,7 @@ use crate::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         ndjson::JsonObject,
         openai::completion::{Completion, FINISH_UNKNOWN, is_no_draft, no_draft},
+        reading::{AnswerReader, Heard, Stage},
     },
 };
 
@@ -23,17 +24,6 @@ use super::{
     failure::corrected,
     line::{Line, usage},
 };
-
-/// What a line means for whoever waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
-    /// Text of the answer.
-    Content(String),
-    /// The model is at work, but this is no text of the answer: thoughts, tool calls.
-    AtWork,
-    /// Nothing of meaning.
-    Nothing,
-}
 
 /// The reader of one answer.
 #[derive(Debug, Default)]
@@ -65,9 +55,21 @@ impl StreamReader {
         Self { tally, ..Self::default() }
     }
 
-    /// Reads one line.
-    pub fn read(&mut self, head: AnswerHead, object: JsonObject) -> Result<Heard, AttemptFailure> {
-        if self.is_done() {
+    /// How long the model was loaded for this answer, as its last line told.
+    pub fn load_time(&self) -> Duration {
+        self.load_time
+    }
+
+    fn usage(&self, prompt_tokens: u64) -> Usage {
+        usage(self.prompt_told, self.output_told, &self.tally, (prompt_tokens, self.pieces))
+    }
+}
+
+impl AnswerReader for StreamReader {
+    type Item = JsonObject;
+
+    fn read(&mut self, head: AnswerHead, object: JsonObject) -> Result<Heard, AttemptFailure> {
+        if self.done.is_some() {
             return Ok(Heard::Nothing);
         }
         let line = read_line(head, object)?;
@@ -90,42 +92,30 @@ impl StreamReader {
         Ok(if at_work { Heard::AtWork } else { Heard::Nothing })
     }
 
-    /// True once a line has said that it is the last.
-    pub fn is_done(&self) -> bool {
-        self.done.is_some()
+    fn stage(&self) -> Stage {
+        if self.done.is_some() { Stage::Ended } else { Stage::Begun }
     }
 
-    /// How long the model was loaded for this answer, as its last line told.
-    pub fn load_time(&self) -> Duration {
-        self.load_time
-    }
-
-    /// What an answer that breaks off here has used; `None` while there is nothing to pay for.
-    pub fn used(&self, prompt_counted: u64) -> Option<Usage> {
+    fn used(&self, prompt_tokens: u64) -> Option<Usage> {
         let begun = self.pieces > 0 || self.output_told.is_some();
-        begun.then(|| self.usage(prompt_counted))
+        begun.then(|| self.usage(prompt_tokens))
     }
 
-    /// The answer has ended: all of it, or the failure of one that was cut or that is none.
-    pub fn finish(self, head: AnswerHead, prompt_counted: u64) -> Result<Completion, AttemptFailure> {
+    fn finish(self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
         let Some(reason) = &self.done else {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without a line that says it is done");
-            return Err(AttemptFailure { status: Some(head.status), usage: self.used(prompt_counted), ..cut });
+            return Err(AttemptFailure { status: Some(head.status), usage: self.used(prompt_tokens), ..cut });
         };
         if self.text.is_empty() && is_no_draft(Some(reason)) {
             return Err(no_draft(head.status));
         }
         Ok(Completion {
-            usage: Some(self.usage(prompt_counted)),
+            usage: Some(self.usage(prompt_tokens)),
             text: self.text,
             pieces: self.pieces,
             finish_reason: self.done.unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
             ..Completion::default()
         })
-    }
-
-    fn usage(&self, prompt_counted: u64) -> Usage {
-        usage(self.prompt_told, self.output_told, &self.tally, (prompt_counted, self.pieces))
     }
 }
 

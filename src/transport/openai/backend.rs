@@ -11,10 +11,12 @@ use crate::{
         relay::{Relay, RelayKind},
     },
     transport::{
-        client::{Answer, Outgoing, ProviderClient},
+        client::{Outgoing, ProviderClient},
         error_body::ErrorPointers,
         http_agent::request::Wanted,
-        stream::{EventStream, StreamClock},
+        reading::{AnswerReader as _, read_stream},
+        sse::SseDecoder,
+        stream::StreamClock,
     },
 };
 
@@ -25,7 +27,7 @@ use super::{
     relay::exchange::{self, Destination},
     request,
     settings::{CheckedSettings, InvalidOpenAi, OpenAiSettings},
-    stream_reader::{Heard, StreamReader},
+    stream_reader::StreamReader,
     warm_up,
 };
 
@@ -81,53 +83,14 @@ impl OpenAiAgent {
         };
         let head = answer.head;
         let completion = if answer.is_event_stream {
-            read_stream(answer, clock, progress, prompt_tokens).await?
+            let mut reader = StreamReader::new(Arc::clone(progress.tally()));
+            read_stream::<SseDecoder, _>(answer, clock, progress, prompt_tokens, &mut reader).await?;
+            reader.finish(head, prompt_tokens)?
         } else {
             Completion::read(head, &answer.into_body().await?, progress.tally())?
         };
         output::reply(completion, self.agent.promise(), (progress.tally(), prompt_tokens), head.status)
     }
-}
-
-async fn read_stream(
-    answer: Answer,
-    clock: StreamClock,
-    progress: &Progress,
-    prompt_tokens: u64,
-) -> Result<Completion, AttemptFailure> {
-    let head = answer.head;
-    let mut reader = StreamReader::new(Arc::clone(progress.tally()));
-    let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
-    loop {
-        let told = match events.next().await {
-            Ok(Some(event)) => reader.read(head, &event),
-            Ok(None) => break,
-            // Once it has told why it stopped, only its usage can be missing, and that is counted.
-            Err(_) if reader.is_complete() => break,
-            Err(failure) => Err(failure),
-        };
-        match told.map_err(|failure| with_usage(failure, reader.so_far(), progress, prompt_tokens))? {
-            Heard::Content(text) => {
-                progress.content(&text).await;
-                events.clock.content();
-                if reader.is_complete() {
-                    events.clock.finished();
-                }
-            }
-            Heard::AtWork => events.clock.content(),
-            Heard::Finished => events.clock.finished(),
-            Heard::Done => break,
-            Heard::Nothing => {}
-        }
-    }
-    let so_far = reader.so_far().clone();
-    reader.finish(head).map_err(|failure| with_usage(failure, &so_far, progress, prompt_tokens))
-}
-
-/// A stream that failed after its first content has cost what came until then.
-fn with_usage(failure: AttemptFailure, so_far: &Completion, progress: &Progress, prompt_tokens: u64) -> AttemptFailure {
-    let used = so_far.pieces > 0 || so_far.usage.is_some();
-    AttemptFailure { usage: used.then(|| so_far.usage_or_estimate(progress.tally(), prompt_tokens)), ..failure }
 }
 
 impl Backend for OpenAiAgent {

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::{
-    model::{facts::Ending, reply::AttemptFailure},
+    model::{
+        facts::Ending,
+        reply::{AttemptFailure, Usage},
+    },
     runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        reading::{AnswerReader, Heard, Stage},
         sse::SseEvent,
         usage,
     },
@@ -20,21 +24,6 @@ use super::completion::{Completion, FINISH_UNKNOWN, finish_reason, hear_beside};
 
 /// Where a frame tells the tokens so far.
 const USAGE_PLACES: [&str; 2] = ["/usage", "/message/usage"];
-
-/// What a frame means for whoever waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Heard {
-    /// Text of the answer.
-    Content(String),
-    /// The model is at work, but this is no text of the answer: reasoning, parts of a tool call.
-    AtWork,
-    /// Why it stopped; only usage can still follow.
-    Finished,
-    /// The last mark: nothing follows.
-    Done,
-    /// Nothing of meaning: roles, empty frames, usage.
-    Nothing,
-}
 
 /// The reader of one stream.
 #[derive(Debug, Default)]
@@ -52,13 +41,13 @@ impl StreamReader {
     }
 
     /// Reads one frame.
-    pub fn read(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Heard, AttemptFailure> {
+    pub fn read_event(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Heard, AttemptFailure> {
         if self.is_done || event.data.is_empty() {
             return Ok(Heard::Nothing);
         }
         if event.data.trim() == "[DONE]" {
             self.is_done = true;
-            return Ok(Heard::Done);
+            return Ok(Heard::Nothing);
         }
         let failed = |ending, message: String| AttemptFailure {
             status: Some(head.status),
@@ -87,21 +76,6 @@ impl StreamReader {
     /// What was heard so far.
     pub fn so_far(&self) -> &Completion {
         &self.read
-    }
-
-    /// True once the stream has told why it stopped or sent its last mark.
-    pub fn is_complete(&self) -> bool {
-        self.is_done || self.finish_reason.is_some()
-    }
-
-    /// The stream has ended: the whole answer, or the failure of a stream that was cut.
-    pub fn finish(self, head: AnswerHead) -> Result<Completion, AttemptFailure> {
-        if !self.is_complete() {
-            let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
-            return Err(AttemptFailure { status: Some(head.status), ..cut });
-        }
-        let finish_reason = self.finish_reason.unwrap_or_else(|| FINISH_UNKNOWN.to_owned());
-        Ok(Completion { finish_reason, ..self.read })
     }
 
     fn take(&mut self, frame: &Value) -> Heard {
@@ -135,7 +109,7 @@ impl StreamReader {
         let calls = delta.and_then(|delta| delta.get("tool_calls")).is_some_and(|calls| !calls.is_null());
         if finished {
             self.read.pieces += u64::from(beside);
-            Heard::Finished
+            Heard::Nothing
         } else if calls || beside {
             Heard::AtWork
         } else {
@@ -158,11 +132,11 @@ impl StreamReader {
             Some("message_delta") => {
                 let Some(reason) = text("/delta/stop_reason") else { return Heard::Nothing };
                 self.finish_reason = Some(reason.to_owned());
-                Heard::Finished
+                Heard::Nothing
             }
             Some("message_stop") => {
                 self.is_done = true;
-                Heard::Done
+                Heard::Nothing
             }
             _ => Heard::Nothing,
         }
@@ -172,6 +146,36 @@ impl StreamReader {
         self.read.text.push_str(text);
         self.tally.heard(text);
         Heard::Content(text.to_owned())
+    }
+}
+
+impl AnswerReader for StreamReader {
+    type Item = SseEvent;
+
+    fn read(&mut self, head: AnswerHead, event: SseEvent) -> Result<Heard, AttemptFailure> {
+        self.read_event(head, &event)
+    }
+
+    fn stage(&self) -> Stage {
+        match (self.is_done, &self.finish_reason) {
+            (true, _) => Stage::Ended,
+            (false, Some(_)) => Stage::Complete,
+            (false, None) => Stage::Begun,
+        }
+    }
+
+    fn used(&self, prompt_tokens: u64) -> Option<Usage> {
+        let used = self.read.pieces > 0 || self.read.usage.is_some();
+        used.then(|| self.read.usage_or_estimate(&self.tally, prompt_tokens))
+    }
+
+    fn finish(self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
+        if self.stage() == Stage::Begun {
+            let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
+            return Err(AttemptFailure { status: Some(head.status), usage: self.used(prompt_tokens), ..cut });
+        }
+        let finish_reason = self.finish_reason.unwrap_or_else(|| FINISH_UNKNOWN.to_owned());
+        Ok(Completion { finish_reason, ..self.read })
     }
 }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     model::reply::CountedBy,
     policy::verdict::{Keyed, Verdict, judge},
-    transport::{ndjson::NdjsonDecoder, shared_cases},
+    transport::{cuts, ndjson::NdjsonDecoder, shared_cases},
 };
 
 fn head() -> AnswerHead {
@@ -16,22 +16,18 @@ fn head() -> AnswerHead {
 
 /// What was delivered before the end, and the end.
 fn read(text: &[u8]) -> (String, Result<Completion, AttemptFailure>) {
-    let mut decoder = NdjsonDecoder::new();
-    decoder.push(text);
-    decoder.finish();
+    let (objects, cut) = cuts::decode::<NdjsonDecoder>([text]);
+    assert_eq!(cut, None);
     let mut reader = StreamReader::default();
     let mut delivered = String::new();
-    loop {
-        match decoder.pop() {
-            Ok(Some(object)) => match reader.read(head(), object) {
-                Ok(Heard::Content(text)) => delivered.push_str(&text),
-                Ok(_) => {}
-                Err(failure) => return (delivered, Err(failure)),
-            },
-            Ok(None) => return (delivered, reader.finish(head(), 7)),
-            Err(error) => panic!("{error}"),
+    for object in objects {
+        match reader.read(head(), object) {
+            Ok(Heard::Content(text)) => delivered.push_str(&text),
+            Ok(_) => {}
+            Err(failure) => return (delivered, Err(failure)),
         }
     }
+    (delivered, reader.finish(head(), 7))
 }
 
 fn said(text: &str) -> String {

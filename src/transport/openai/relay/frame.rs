@@ -19,8 +19,9 @@ use crate::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         openai::{
             completion::{is_no_draft, no_draft},
-            stream_reader::{Heard, StreamReader},
+            stream_reader::StreamReader,
         },
+        reading::{AnswerReader as _, Heard, Stage},
         sse::SseEvent,
         usage::{self, Known},
     },
@@ -158,7 +159,7 @@ impl FrameReader {
     /// True once every answer has told why it stopped, or the last mark came.
     pub(super) fn is_complete(&self) -> bool {
         let all_stopped = !self.choices.is_empty() && self.choices.iter().all(|(_, stopped)| *stopped);
-        self.is_done || all_stopped || self.odd.is_complete()
+        self.is_done || all_stopped || self.odd.stage() != Stage::Begun
     }
 
     /// Why the first answer stopped.
@@ -256,14 +257,12 @@ impl FrameReader {
     }
 
     fn take_odd(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Meaning, AttemptFailure> {
-        Ok(match self.odd.read(head, event)? {
-            Heard::Content(_) | Heard::AtWork => Meaning::Output,
-            Heard::Done => {
-                self.is_done = true;
-                Meaning::Done
-            }
-            Heard::Finished | Heard::Nothing => Meaning::Other,
-        })
+        let heard = self.odd.read_event(head, event)?;
+        if self.odd.stage() == Stage::Ended {
+            self.is_done = true;
+            return Ok(Meaning::Done);
+        }
+        Ok(if heard == Heard::Nothing { Meaning::Other } else { Meaning::Output })
     }
 }
 

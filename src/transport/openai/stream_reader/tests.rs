@@ -6,40 +6,20 @@ use serde_json::json;
 use super::*;
 use crate::{
     model::reply::Usage,
-    transport::{
-        shared_cases,
-        sse::{SseDecoder, SseError},
-    },
+    transport::{cuts, shared_cases, sse::SseDecoder},
 };
 
 const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_retry: None };
 
 /// Reads a stream that comes in these pieces; also the text that was there when it failed.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Result<Completion, Ending>) {
-    let mut decoder = SseDecoder::new();
+    let (events, cut) = cuts::decode::<SseDecoder>(pieces);
     let mut reader = StreamReader::default();
-    let mut failed = None;
-    let mut drain = |decoder: &mut SseDecoder, reader: &mut StreamReader| {
-        while failed.is_none() {
-            match decoder.pop() {
-                Ok(Some(event)) => failed = reader.read(HEAD, &event).err().map(|failure| failure.ending),
-                Ok(None) => return None,
-                Err(SseError::CutInsideCharacter) => failed = Some(Ending::StreamCut),
-                Err(_) => failed = Some(Ending::BadReply),
-            }
-        }
-        failed.clone()
-    };
-    for piece in pieces {
-        decoder.push(piece);
-        drain(&mut decoder, &mut reader);
-    }
-    decoder.finish();
-    let failure = drain(&mut decoder, &mut reader);
-    let text = reader.so_far().text.clone();
-    match failure {
-        Some(failure) => (text, Err(failure)),
-        None => (text, reader.finish(HEAD).map_err(|failure| failure.ending)),
+    let failed = events.into_iter().find_map(|event| reader.read(HEAD, event).err());
+    let text = reader.read.text.clone();
+    match failed.map(|failure| failure.ending).or(cut.map(Ending::from)) {
+        Some(ending) => (text, Err(ending)),
+        None => (text, reader.finish(HEAD, 0).map_err(|failure| failure.ending)),
     }
 }
 
@@ -93,15 +73,15 @@ fn what_is_heard() {
         (choice(json!({"reasoning_content": "hm"})), Heard::AtWork),
         (choice(json!({"tool_calls": [{"index": 0}]})), Heard::AtWork),
         (json!({"choices": [{"index": 1, "delta": {"content": "second"}}]}), Heard::Nothing),
-        (json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}), Heard::Finished),
+        (json!({"choices": [{"delta": {}, "finish_reason": "stop"}]}), Heard::Nothing),
         (json!({"choices": [], "usage": null}), Heard::Nothing),
         (json!({"type": "ping"}), Heard::Nothing),
-        (json!({"type": "message_stop"}), Heard::Done),
+        (json!({"type": "message_stop"}), Heard::Nothing),
         (json!({}), Heard::Nothing),
         (json!([]), Heard::Nothing),
     ] {
         let event = SseEvent { data: frame.to_string(), closed: true, ..SseEvent::default() };
-        assert_eq!(StreamReader::default().read(HEAD, &event).unwrap(), want, "{frame}");
+        assert_eq!(StreamReader::default().read(HEAD, event).unwrap(), want, "{frame}");
     }
 }
 
@@ -140,9 +120,7 @@ fn the_case_of_running_totals() {
 fn the_case_of_cut_characters() {
     let Some(stream) = shared_cases::bytes("cases/B26/stream.bin") else { return };
     let sizes: Vec<usize> = serde_json::from_str(&shared_cases::text("cases/B26/read_sizes.json").unwrap()).unwrap();
-    let mut rest = stream.as_slice();
-    let pieces: Vec<&[u8]> = sizes.iter().map(|size| rest.split_off(..*size).unwrap()).collect();
-    assert!(rest.is_empty());
+    let pieces = cuts::in_sizes(&stream, &sizes);
     for (text, ended) in [read(pieces), read_whole(&stream)] {
         assert_eq!((text.as_str(), ended.unwrap().finish_reason.as_str()), ("안녕하세요 🦀 끝", "stop"));
     }

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     model::reply::CountedBy,
-    transport::{shared_cases, sse::SseDecoder},
+    transport::{cuts, shared_cases, sse::SseDecoder},
 };
 
 const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_retry: None };
@@ -17,11 +17,8 @@ fn event(data: &str) -> SseEvent {
 
 /// Reads a whole stream: its meanings, and how it ended.
 fn read(stream: &[u8]) -> (Vec<Meaning>, FrameReader, Option<Ending>) {
-    let mut decoder = SseDecoder::new();
-    decoder.push(stream);
-    decoder.finish();
     let (mut reader, mut meanings) = (FrameReader::default(), Vec::new());
-    while let Ok(Some(event)) = decoder.pop() {
+    for event in cuts::decode::<SseDecoder>([stream]).0 {
         match reader.read(HEAD, &event) {
             Ok(meaning) => meanings.push(meaning),
             Err(failure) => return (meanings, reader, Some(failure.ending)),
@@ -202,11 +199,11 @@ proptest! {
         }
         let event = event(&frame.to_string());
         let (mut quick, mut full) = (FrameReader::default(), StreamReader::default());
-        let (quick_said, full_said) = (quick.read(HEAD, &event), full.read(HEAD, &event));
+        let (quick_said, full_said) = (quick.read(HEAD, &event), full.read_event(HEAD, &event));
         prop_assert_eq!(quick_said.is_err(), full_said.is_err());
         if let (Ok(quick_said), Ok(full_said)) = (quick_said, full_said) {
             prop_assert_eq!(quick_said == Meaning::Output, matches!(full_said, Heard::Content(_)));
-            prop_assert_eq!(quick.is_complete(), full.is_complete());
+            prop_assert_eq!(quick.is_complete(), full.stage() != Stage::Begun);
         }
     }
 
