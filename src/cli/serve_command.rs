@@ -25,7 +25,7 @@ use super::{
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
-    told_to_stop::told_to_stop,
+    told_to_stop::{outlive_file_size_limit, told_to_stop},
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal, settings::JournalSettings},
@@ -68,6 +68,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
+    outlive_file_size_limit();
     let reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;

@@ -32,6 +32,8 @@ pub struct Caps {
     runs_bytes_max: u64,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
+    key_uploads: Arc<Counts<Option<String>>>,
+    key_uploads_max: u32,
     run_streams_max: u32,
     key_streams_max: u32,
 }
@@ -74,6 +76,8 @@ impl Caps {
             runs_bytes_max: settings.runs_bytes_max,
             run_streams: Arc::default(),
             key_streams: Arc::default(),
+            key_uploads: Arc::default(),
+            key_uploads_max: settings.uploads_key_max,
             run_streams_max: settings.streams_run_max,
             key_streams_max: settings.streams_key_max,
         }
@@ -84,9 +88,13 @@ impl Caps {
         place(&self.calls, "calls")
     }
 
-    /// A place for an upload.
-    pub fn upload(&self) -> Result<Place, Failure> {
-        place(&self.uploads, "uploads")
+    /// A place for an upload, asked for with this key. However slowly one caller sends, the others have places left.
+    pub fn upload(&self, key: Option<&str>) -> Result<UploadPlace, Failure> {
+        // Without keys there is one caller, who may have them all.
+        let max = if key.is_some() { self.key_uploads_max } else { u32::MAX };
+        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), max);
+        let of_key = of_key.ok_or_else(|| Failure::busy("uploads of this key"))?;
+        Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_key })
     }
 
     /// A place for a query or an operator's act.
@@ -133,6 +141,15 @@ impl Caps {
         room.grow(input_bytes)?;
         Ok(RunPlace { place, room })
     }
+}
+
+/// An upload's places.
+#[derive(Debug)]
+pub struct UploadPlace {
+    #[allow(dead_code, reason = "held for its drop")]
+    place: Place,
+    #[allow(dead_code, reason = "held for its drop")]
+    of_key: Counted<Option<String>>,
 }
 
 /// A live run's place and room.

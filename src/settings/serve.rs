@@ -75,6 +75,8 @@ pub struct ServeSettings {
     pub calls_max: u32,
     /// Uploads at once.
     pub uploads_max: u32,
+    /// Of those, uploads with one key.
+    pub uploads_key_max: u32,
     /// Queries and operator acts at once.
     pub queries_max: u32,
     /// Event streams at once.
@@ -116,6 +118,7 @@ impl Default for ServeSettings {
             runs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
+            uploads_key_max: 16,
             queries_max: 500,
             streams_max: 8_000,
             streams_run_max: 2_000,
@@ -154,6 +157,7 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
+        uploads_key_max: count(&mut reader, "uploads_key_max", fallback.uploads_key_max),
         queries_max: count(&mut reader, "queries_max", fallback.queries_max),
         streams_max: count(&mut reader, "streams_max", fallback.streams_max),
         streams_run_max: count(&mut reader, "streams_run_max", fallback.streams_run_max),

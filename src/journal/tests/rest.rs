@@ -106,7 +106,9 @@ async fn captures_are_read_with_a_note_and_go_in_time() {
         text: None,
         parsed: json!({ "error": "cut" }),
     };
-    whole_run(&place, &journal, place.run("r"), RunStatus::Failed).await;
+    for run_id in ["r", "s"] {
+        whole_run(&place, &journal, place.run(run_id), RunStatus::Failed).await;
+    }
     for (run_id, attempt) in [(Some("r"), 1), (Some("r"), 2), (None, 1), (Some("s"), 1)] {
         journal.put_capture(capture(run_id, attempt));
     }
@@ -117,6 +119,8 @@ async fn captures_are_read_with_a_note_and_go_in_time() {
     assert_eq!(journal.capture_readings(of("acme"), "r").await, Ok(vec![note]));
     assert_eq!(journal.capture_readings(of("other"), "r").await, Ok(vec![]));
     journal.delete_run(of("acme"), "r").await.unwrap();
+    // What is written later than that is not kept either.
+    journal.put_capture(capture(Some("r"), 3));
     assert_eq!(journal.read_captures(TenantScope::All, "r", "kim").await, Ok(vec![]));
     assert_eq!(journal.capture_readings(TenantScope::All, "r").await, Ok(vec![]));
     place.pass_ms(72 * HOUR_MS);

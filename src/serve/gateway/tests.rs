@@ -542,6 +542,48 @@ async fn an_answer_that_stalls_is_given_up() {
     }
 }
 
+/// Between the two moments of a reload the gateway knows a name that the runtime does not.
+#[tokio::test]
+async fn a_model_whose_agent_is_on_its_way_is_not_found() {
+    let server = FakeServer::start(vec![]).await;
+    let (agents, _) = agents(Runtime::builder().seed(7), &server, 1);
+    let state = state();
+    state.door.open(without_runs(agents.start().await.unwrap()));
+    let mut gateway = Gateway::default();
+    gateway.add_model("gone", &Name::try_new("gone").unwrap());
+    let service = router(state, door::routes(gateway));
+    let answer = service.oneshot(post("/v1/chat/completions", r#"{"model":"gone","messages":[]}"#)).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 404);
+    assert!(text(answer).await.contains("model_not_found"));
+}
+
+#[tokio::test]
+async fn another_protocol_is_no_answer() {
+    let switching = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n".to_vec();
+    let server = FakeServer::start(vec![vec![Step::Send(switching)]]).await;
+    let service = serving(&server, 1).await;
+    let request = Request::get("/agents/fast/x").header("proxy-connection", "keep-alive").body(Body::empty()).unwrap();
+    let got = service.oneshot(request).await.unwrap();
+    assert_eq!(got.status().as_u16(), 502);
+    assert!(text(got).await.contains("AGENT_BAD_REPLY"));
+    assert!(!server.requests().concat().contains("proxy-connection"));
+}
+
+/// What is paid for with our key stands in the ledger, whichever way it went.
+#[tokio::test]
+async fn what_is_passed_through_is_accounted_for() {
+    let server = FakeServer::start(vec![answer(200, "", "well"), answer(500, "", "ill")]).await;
+    let (service, _folder) = accounting(&server, 1).await;
+    for status in [200, 500] {
+        let request = Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+        let got = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(got.status().as_u16(), status);
+        let _ = text(got).await;
+    }
+    let sum = accounted(&service, 2).await;
+    assert_eq!((&sum["failures"], &sum["refusals"]), (&json!(1), &json!(0)), "{sum}");
+}
+
 #[tokio::test]
 async fn who_leaves_a_service_stops_it_too() {
     let head = Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());

@@ -108,7 +108,7 @@ async fn start_by_form(
     key: Option<String>,
     request: Request,
 ) -> Result<Response, Failure> {
-    let _place = state.caps.upload()?;
+    let _place = state.caps.upload(caller.key_name())?;
     let form = read_form(state, &caller, request).await?;
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
