@@ -139,9 +139,16 @@ impl SupervisorActor {
         };
         // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and
         // nobody has to wait for both.
-        if let SupervisorMessage::Outcome(facts) = message {
-            adaptive::learn(&self.shared, facts.agent, &facts.told);
-            facts.permit.settle();
+        match message {
+            SupervisorMessage::Outcome(facts) => {
+                adaptive::learn(&self.shared, facts.agent, &facts.told);
+                facts.permit.settle();
+            }
+            SupervisorMessage::Tell(done) => {
+                // Who asked may have left.
+                let _ = done.send(());
+            }
+            _ => {}
         }
         told
     }
@@ -182,10 +189,6 @@ impl SupervisorActor {
                 };
                 transition.into_iter().collect::<Vec<Transition>>()
             }),
-            SupervisorMessage::Tell(done) => {
-                // Who asked may have left.
-                let _ = done.send(());
-            }
             SupervisorMessage::Tick => {
                 book.tick(now);
                 self.release_quarantined(book, now);
@@ -197,7 +200,7 @@ impl SupervisorActor {
                 // What leaves a window leaves it without anybody's doing.
                 self.shared.tokens.show(now);
             }
-            SupervisorMessage::Crash => {}
+            SupervisorMessage::Tell(_) | SupervisorMessage::Crash => {}
         }
     }
 
