@@ -30,7 +30,7 @@ use crate::{
         state::AppState,
     },
     settings::{
-        difference::{Change, difference, hash_of, rows},
+        difference::{ConfigRow, difference, hash_of, rows, taken_over},
         load::Settings,
     },
     workflow::checked::Workflow,
@@ -47,25 +47,41 @@ pub(super) struct Reloading<'a> {
     pub(super) gateway: &'a GatewayDoor,
     /// What is really listened on, whatever the files say by now.
     pub(super) address: SocketAddr,
-    /// The files as they were before the start read them.
-    pub(super) look: Look,
     /// What the start came from.
     pub(super) layers: Layers,
 }
 
 /// The configuration of a start.
-pub(super) fn in_force(settings: &Settings) -> ConfigInForce {
-    let values = rows(settings);
+pub(super) fn in_force(settings: &Settings, workflows: &[Workflow]) -> ConfigInForce {
+    holding(rows(settings, workflows))
+}
+
+/// These values hold from now on.
+fn holding(values: Vec<ConfigRow>) -> ConfigInForce {
     let loaded_ms = unix_ms();
     metric::set(metric::CONFIG_LOADED, Vec::new(), loaded_ms as f64 / 1_000.0);
     ConfigInForce { hash: hash_of(&values), loaded_ms, values, last_refusal: None }
 }
 
+/// What a reload is asked for by, from before the first load on: whatever comes while the service starts is taken up once it is there.
+pub(super) struct Reasons {
+    hangup: Hangup,
+    /// The files as they were before the last load.
+    loaded: Look,
+}
+
+impl Reasons {
+    /// From now on none is missed; a hang-up does not end the process any more.
+    pub(super) async fn watch(args: &ProjectArgs) -> Self {
+        let hangup = Hangup::listen();
+        Self { hangup, loaded: look_at(args).await }
+    }
+}
+
 impl Reloading<'_> {
     /// Reloads whenever there is a reason, for ever.
-    pub(super) async fn keep_up(&self, orders: &mut mpsc::Receiver<Order>) {
-        let mut hangup = Hangup::listen();
-        let mut loaded = self.look.clone();
+    pub(super) async fn keep_up(&self, reasons: &mut Reasons, orders: &mut mpsc::Receiver<Order>) {
+        let Reasons { hangup, loaded } = reasons;
         let mut layers = self.layers.clone();
         let mut last = loaded.clone();
         loop {
@@ -76,9 +92,9 @@ impl Reloading<'_> {
                 }
                 Some(order) = orders.recv() => Some(order),
                 () = tokio::time::sleep(LOOK) => {
-                    let seen = self.look().await;
+                    let seen = look_at(self.args).await;
                     let is_settled = std::mem::replace(&mut last, seen.clone()) == seen;
-                    if !is_settled || seen == loaded {
+                    if !is_settled || seen == *loaded {
                         continue;
                     }
                     say("watertight: files have changed, loading the configuration anew");
@@ -86,7 +102,7 @@ impl Reloading<'_> {
                 }
             };
             // Looked at before they are read: what changes while they are read is taken up next.
-            loaded = self.look().await;
+            *loaded = look_at(self.args).await;
             let became = self.reload(&mut layers).await;
             if let Some(order) = order {
                 // Who ordered it may have left.
@@ -136,6 +152,9 @@ impl Reloading<'_> {
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
         self.check_reach(&settings, &keys).map_err(lines)?;
+        for warning in &settings.warnings {
+            say(&format!("watertight: warning: {warning}"));
+        }
         let Some(running) = self.state.door.now() else {
             return Err(vec!["the service is not there yet, or not any more".to_owned()]);
         };
@@ -146,19 +165,17 @@ impl Reloading<'_> {
             address: self.address,
         };
         let around = |agent: &_, backend| giver.around(agent, backend);
-        let parts = assemble::reload_parts(&project, &settings, &around).map_err(lines)?;
+        let parts = assemble::parts(&project, &settings, &around).map_err(lines)?;
         let gateway = assemble::gateway(&project, &settings).map_err(lines)?;
         let report = running.runtime.reload(parts).await.map_err(|error| vec![error.to_string()])?;
-        assemble::reload_rest(&running.runtime, &settings).map_err(lines)?;
         let has_targets = |name: &&Name| settings.agent(name.as_str()).is_some_and(|agent| !agent.targets.is_empty());
         metrics::begin_with_zero(report.added.iter(), report.added.iter().filter(has_targets));
         self.state.keys.replace(keys);
         self.gateway.replace(gateway);
         let before = self.state.config.in_force();
-        let now = in_force(&settings);
-        let mut changes = difference(&before.values, &now.values);
-        changes.extend(self.workflow_changes(&workflows));
-        self.state.config.put(now);
+        let loaded = rows(&settings, &workflows);
+        let changes = difference(&before.values, &loaded);
+        self.state.config.put(holding(taken_over(&before.values, loaded)));
         *layers = project.layers();
         Ok(changes)
     }
@@ -170,38 +187,12 @@ impl Reloading<'_> {
         check_reach(self.address, settings.serve.open_to_network, keys)?;
         check_reach(self.address, self.state.settings.open_to_network, keys)
     }
+}
 
-    /// Workflows are those of the start: runs that wait for their next step were made of them.
-    fn workflow_changes(&self, workflows: &[Workflow]) -> Vec<Change> {
-        let known = &self.state.workflows;
-        let change = |name: &str, before: Option<String>, after: Option<String>| Change {
-            key: format!("workflow {name}"),
-            before,
-            after,
-            needs_restart: true,
-        };
-        let mut changes = Vec::new();
-        for workflow in workflows {
-            let (name, hash) = (workflow.name().to_string(), workflow.hash().to_string());
-            let before = known.get(&name).map(|known| known.hash().to_string());
-            if before.as_ref() != Some(&hash) {
-                changes.push(change(&name, before, Some(hash)));
-            }
-        }
-        let is_gone = |name: &&String| !workflows.iter().any(|workflow| workflow.name().to_string() == **name);
-        changes.extend(
-            known
-                .keys()
-                .filter(is_gone)
-                .map(|name| change(name, known.get(name).map(|known| known.hash().to_string()), None)),
-        );
-        changes
-    }
-
-    async fn look(&self) -> Look {
-        let args = self.args.clone();
-        tokio::task::spawn_blocking(move || Look::at(&args)).await.unwrap_or_default()
-    }
+/// All files that a load reads, with their dates and sizes.
+async fn look_at(args: &ProjectArgs) -> Look {
+    let args = args.clone();
+    tokio::task::spawn_blocking(move || Look::at(&args)).await.unwrap_or_default()
 }
 
 fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {

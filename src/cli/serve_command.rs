@@ -20,9 +20,8 @@ use super::{
     deferral,
     exit::Stop,
     file_reach::FileGiver,
-    loaded_files::Look,
     project::Project,
-    reloading::{self, Reloading},
+    reloading::{self, Reasons, Reloading},
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
@@ -69,8 +68,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
-    // Before they are read: what changes from here on is a change.
-    let look = Look::at(&args.project);
+    let reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
     if let Some(listen) = args.listen {
@@ -90,7 +88,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
-    let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings));
+    let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings, &workflows));
     let state = AppState::new(Service {
         caps: Caps::new(&settings.serve),
         settings: settings.serve.clone(),
@@ -112,8 +110,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
     let (listen, state) = (args.listen, &state);
     let layers = project.layers();
-    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address, look, layers };
-    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, orders)).await?;
+    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers };
+    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
@@ -184,7 +182,7 @@ async fn serve_until(
     listening: Listening,
     farewell: Option<Farewell>,
     (home, copy): (PathBuf, OwnedFd),
-    (reloading, mut orders): (Reloading<'_>, mpsc::Receiver<Order>),
+    (reloading, mut reasons, mut orders): (Reloading<'_>, Reasons, mpsc::Receiver<Order>),
 ) -> Result<(), Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
@@ -210,9 +208,11 @@ async fn serve_until(
         && tokio::select! {
             () = stop => false,
             () = asked(offer.as_ref()) => true,
-            () = reloading.keep_up(&mut orders) => false,
+            () = reloading.keep_up(&mut reasons, &mut orders) => false,
             () = keep_up(state) => false,
         };
+    // Whoever ordered a reload too late hears so at once.
+    drop(orders);
     if has_successor {
         say("watertight: a successor has taken over");
         end(state, listening, Leaving::To(offer)).await;

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::Ordering,
+        atomic::{AtomicI64, Ordering},
         mpsc::{Sender, channel},
     },
     time::Duration,
@@ -55,6 +55,8 @@ pub struct SqliteJournal {
     vitals: Arc<Vitals>,
     ledger: Arc<Ledger>,
     settings: JournalSettings,
+    /// The tenant whose deferred call was made last; the next one's turn comes after it.
+    pub(super) deferred_turn: Arc<AtomicI64>,
 }
 
 impl SqliteJournal {
@@ -76,7 +78,8 @@ impl SqliteJournal {
             .name("journal-write".to_owned())
             .spawn(move || writer.work(&commands))
             .map_err(|error| JournalError::Failed(format!("no thread to write with: {error}")))?;
-        Ok(Arc::new(Self { queue: Mutex::new(queue), readers, vitals, ledger, settings }))
+        let (queue, deferred_turn) = (Mutex::new(queue), Arc::default());
+        Ok(Arc::new(Self { queue, readers, vitals, ledger, settings, deferred_turn }))
     }
 
     /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.

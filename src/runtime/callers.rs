@@ -94,12 +94,10 @@ impl Callers {
         let state = self.enter(who, now);
         let rate = {
             let mut known = lock(&state.rate);
-            let rate = match known.take() {
-                Some(rate) if rate.per_minute() == per_minute => rate,
-                Some(rate) => Arc::new(rate.with_limit(per_minute)),
-                None => Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock))),
-            };
-            Arc::clone(known.insert(rate))
+            let new = || Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock)));
+            let rate = known.get_or_insert_with(new);
+            rate.change_limit(per_minute);
+            Arc::clone(rate)
         };
         rate.take().map(|()| rate)
     }

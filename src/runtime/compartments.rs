@@ -25,7 +25,7 @@ use crate::{
     policy::{
         bulkhead::Full,
         compartment::{
-            directory::{Directory, Stranger},
+            directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -39,12 +39,15 @@ use crate::{
 pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
-    classes: ClassSettings,
+    /// Their order holds for as long as the runtime runs; what each keeps stands with the state.
+    order: ClassSettings,
 }
 
 /// What stands behind the lock.
 #[derive(Default)]
 pub(crate) struct State {
+    /// What each class keeps.
+    pub(super) classes: ClassSettings,
     pub(super) pool: Pool<Waiter>,
     pub(super) directory: Directory,
     /// What features have taken, by their place; the count of each, where it has one of its own.
@@ -82,8 +85,8 @@ pub(crate) struct Seats {
 /// Why a caller got no slot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum NoSeats {
-    /// A count is full.
-    Full { count: Arc<str>, full: Full, reach: Reach },
+    /// A count is full. `place` is where its call can wait for it, if it may wait at all.
+    Full { count: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>> },
     /// It may not call at all.
     Stranger(Stranger),
 }
@@ -162,8 +165,9 @@ impl Seats {
 }
 
 impl Compartments {
-    pub(crate) fn of(state: State, classes: ClassSettings) -> Self {
-        Self { state: Mutex::new(state), classes }
+    pub(crate) fn of(state: State) -> Self {
+        let order = state.classes.clone();
+        Self { state: Mutex::new(state), order }
     }
 
     /// Whether there is a place for each of these features.
@@ -173,7 +177,7 @@ impl Compartments {
 
     /// The order of classes: it holds for as long as the runtime runs.
     pub(crate) fn order(&self) -> &[&'static str] {
-        &self.classes.order
+        &self.order.order
     }
 
     /// Renews features, tiers and tenants, and whatever `make` renews, in one step. Who waited for what is there now gets it.
@@ -214,7 +218,7 @@ impl Compartments {
 
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
-        self.classes.place(class)
+        self.order.place(class)
     }
 
     /// Takes what a call needs at this target, all or nothing. A call that has its own already takes only what the target adds.
@@ -232,7 +236,7 @@ impl Compartments {
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
-            Ok(()) => {
+            Ok(needs) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }
@@ -241,24 +245,29 @@ impl Compartments {
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
-                Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach })
+                let place = (!place.max_wait.is_zero()).then(|| Box::new(place));
+                Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach, place })
             }
         }
     }
 
-    /// Lines a caller up for any of these targets; or the slots, if there are some by now.
+    /// Lines a caller up for any of these targets; or the slots, if there are some by now. Where it stands is looked up, unless its
+    /// refusal told so and that is true still.
     pub(crate) fn line_up(
         &self,
         shared: &Arc<Shared>,
         targets: &[Arc<AgentCore>],
-        asking: Asking<'_>,
+        (asking, known): (Asking<'_>, Option<&Place>),
         who: Lining,
         now: Timestamp,
     ) -> Result<LinedUp, NoPlace> {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?;
+        let place = match known.filter(|known| directory.is_current(known)) {
+            Some(known) => *known,
+            None => directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?,
+        };
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
             Lining::Call(_) => (place.line, now, shared.next_call()),

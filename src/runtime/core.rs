@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -67,8 +67,8 @@ pub(crate) struct ProviderCore {
     pub(crate) settings: ProviderSettings,
     /// Its slots; `None` = no cap.
     pub(crate) count: Option<CountId>,
-    /// Its requests a minute; written by a reload.
-    pub(crate) rate: ArcSwapOption<Rate>,
+    /// Its requests a minute. It outlives a reload.
+    pub(crate) rate: Option<Arc<Rate>>,
     /// Its adaptive limit, if it has one.
     pub(crate) adaptive: Option<ProviderLimit>,
     /// Only where two or more agents lean on it.

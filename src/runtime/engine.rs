@@ -9,7 +9,6 @@ use super::{
     book::BreakerEvent,
     builder::{RuntimeBuilder, StartError},
     core::{AgentCore, Shared, lock},
-    deferred::settings::DeferredSettings,
     handle::AgentHandle,
     ladders::Ladders,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
@@ -194,14 +193,6 @@ impl Runtime {
         }
         self.shared.ladders.store(Arc::new(ladders));
         Ok(())
-    }
-
-    /// Replaces how calls are put off; how many are made at once stays as it was.
-    pub fn set_deferred(&self, settings: DeferredSettings) {
-        if let Some(queue) = &self.shared.deferred {
-            queue.settings.store(Arc::new(settings));
-            queue.news.notify_one();
-        }
     }
 
     /// Aborts the call of an entry of the deferred queue that was cancelled, if it is under way here.

@@ -42,7 +42,12 @@ impl AgentHandle {
     /// Waits for the slot that `refusal` found missing, or for the model that is being loaded, as long as feature, tier and deadline allow;
     /// what was refused otherwise stays so.
     pub(crate) async fn line_up(&self, context: &CallContext, refusal: Refusal) -> Result<Admitted, Refusal> {
-        let mut allowed = self.shared.compartments.max_wait(context.asking());
+        let mut allowed = match (refusal.place(), refusal.warming()) {
+            (Some(place), _) => place.max_wait,
+            (None, Some(_)) => self.shared.compartments.max_wait(context.asking()),
+            // It may not wait for a slot, or something else is in its way.
+            (None, None) => return Err(refusal),
+        };
         let refusal = match refusal.warming().map(Arc::clone) {
             Some(model) if !allowed.is_zero() => {
                 let began = self.shared.now();
@@ -104,7 +109,8 @@ impl AgentHandle {
         };
         let targets = front.targets_in_line();
         let (sender, mut served) = oneshot::channel();
-        let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
+        let asking = (context.asking(), refusal.place());
+        let lined = shared.compartments.line_up(shared, &targets, asking, Lining::Call(sender), now);
         let ticket = match lined {
             Ok(LinedUp::Served(served)) => return self.served(context, &targets, served),
             Ok(LinedUp::Waits(ticket)) => ticket,

@@ -21,6 +21,7 @@ pub mod journal;
 pub mod ladders;
 pub mod metric;
 pub mod outside;
+pub mod parts;
 pub mod ports;
 pub mod promise;
 pub mod pulse;

@@ -18,7 +18,7 @@ use crate::{
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
         bulkhead::{Full, RETRY_AFTER_MAX},
-        compartment::directory::Stranger,
+        compartment::directory::{Place, Stranger},
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         run_caps::CapReached,
@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
     Gate { breaker: Arc<str>, refusal: GateRefusal, now: Timestamp, jitter: f64 },
     /// No slot.
     #[error("no slot free in {compartment}")]
-    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>> },
     /// No request is free this minute.
     #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
     Rate { too_many: TooMany, retry_after: Duration },
@@ -90,7 +90,7 @@ impl Refusal {
     /// No slot, or none for this caller.
     pub(crate) fn of_no_seats(no_seats: NoSeats) -> Self {
         match no_seats {
-            NoSeats::Full { count, full, reach } => Self::Bulkhead { compartment: count, full, reach },
+            NoSeats::Full { count, full, reach, place } => Self::Bulkhead { compartment: count, full, reach, place },
             NoSeats::Stranger(stranger) => Self::Stranger { stranger },
         }
     }
@@ -151,6 +151,15 @@ impl Refusal {
         match self {
             Self::Bulkhead { compartment, .. } => Some(compartment),
             Self::Everywhere { spoken, .. } => spoken.lacks(),
+            _ => None,
+        }
+    }
+
+    /// Where the call may wait for the slot, if that is all that is missing and it may wait.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Bulkhead { place, .. } => place.as_deref(),
+            Self::Everywhere { spoken, .. } => spoken.place(),
             _ => None,
         }
     }

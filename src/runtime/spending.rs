@@ -32,7 +32,7 @@ use crate::{
         run_caps::RunCaps,
         tokens::{
             WINDOW,
-            accounts::{Accounts, Held},
+            accounts::{Accounts, Found, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
         },
     },
@@ -190,12 +190,12 @@ impl Spending {
         }
         let (feature, tenant) = (context.feature.as_deref(), context.tenant.as_deref());
         let who = Drawer { provider: &agent.settings.provider, feature, tenant };
-        let (is_budgeted, settings) = {
-            let state = lock(&shared.tokens.state);
-            (state.accounts.concerns(&who), Arc::clone(&state.settings))
+        let (found, settings) = {
+            let mut state = lock(&shared.tokens.state);
+            (state.accounts.find(&who, now), Arc::clone(&state.settings))
         };
         let price = settings.prices.get(&*agent.target).copied();
-        if !is_budgeted && price.is_none() {
+        if found.is_none() && price.is_none() {
             return Ok(None);
         }
         // Counting takes longer than anything else here, so nobody waits for it.
@@ -209,12 +209,12 @@ impl Spending {
             reserved: None,
             price,
         });
-        spending.reserve(now).map_err(|refused| Refusal::Tokens { refused })?;
+        spending.reserve(Some(found), now).map_err(|refused| Refusal::Tokens { refused })?;
         Ok(Some(spending))
     }
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
-    fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
+    fn reserve(&mut self, found: Option<Found>, now: Timestamp) -> Result<(), NoTokens> {
         if self.reserved.as_ref().is_some_and(|reserved| reserved.at.after(WINDOW) > now) {
             return Ok(());
         }
@@ -227,7 +227,8 @@ impl Spending {
         if let Some(told) = told {
             state.accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
         }
-        let held = state.accounts.reserve(&who, self.need, now)?;
+        let found = found.unwrap_or_else(|| state.accounts.find(&who, now));
+        let held = state.accounts.reserve(&who, found, self.need, now)?;
         drop(state);
         self.reserved =
             Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), at: now, sent: Sent::No, used: None });
@@ -236,7 +237,7 @@ impl Spending {
 
     /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
     pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), AttemptFailure> {
-        self.reserve(now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
+        self.reserve(None, now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
         self.sent();
         Ok(())
     }

@@ -31,7 +31,7 @@ impl LeadsInward {
         while let Some(error) = next {
             // An error of I/O shows what is inside it only in this way.
             let inside = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            if error.is::<Self>() || inside.is_some_and(|inside| inside.is::<Self>()) {
+            if error.is::<Self>() || inside.is_some_and(<dyn Error + Send + Sync>::is::<Self>) {
                 return true;
             }
             next = error.source();

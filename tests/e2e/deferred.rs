@@ -2,6 +2,7 @@
 //! itself; results that are fetched and that are pushed; the ends of what cannot be made.
 
 use std::{
+    fmt::Write as _,
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
@@ -122,7 +123,10 @@ fn config(url: &str, attempts_max: u32, expires_after: &str) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The status, the head and the body of an answer to `who`.
@@ -283,7 +287,7 @@ fn two_tenants_put_calls_off_and_a_kill_loses_none_of_them() {
     // One key a call, whatever it took; and each was answered once.
     let keys: std::collections::BTreeSet<String> =
         far.at("/export").iter().map(|request| request.header("idempotency-key").to_owned()).collect();
-    assert!(keys.len() >= OF_ONE_TENANT + 1, "{}", keys.len());
+    assert!(keys.len() > OF_ONE_TENANT, "{}", keys.len());
     for said in [&first_life, &service.said()] {
         assert!(!said.contains(SECRET) && !said.contains("panicked"), "{said}");
     }

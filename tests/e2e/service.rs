@@ -16,7 +16,7 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> String 
 
 /// The same with headers.
 pub fn ask_with(address: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> String {
-    let headers: String = headers.iter().map(|(name, value)| format!("\r\n{name}: {value}")).collect();
+    let headers = headers.iter().fold(String::new(), |text, (name, value)| text + "\r\n" + name + ": " + value);
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(BOUND)).unwrap();
     let head =

@@ -35,6 +35,7 @@ mod outside;
 mod panics;
 mod probing;
 mod reload;
+mod reload_counts;
 mod retry;
 mod settings;
 mod shared_fate;

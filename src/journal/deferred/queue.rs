@@ -1,6 +1,8 @@
 //! The deferred queue as the runtime's port wants it. All writes are on the journal's one thread, so of two who take an entry one gets it.
 
-use rusqlite::Row;
+use std::sync::{Arc, atomic::Ordering};
+
+use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
     push,
@@ -51,7 +53,13 @@ impl DeferredStore for SqliteJournal {
     }
 
     fn take_due(&self, lease: Lease) -> BoxFuture<'_, Result<Due, JournalError>> {
-        Box::pin(self.write(move |within| take_due(within, &lease)))
+        let turn = Arc::clone(&self.deferred_turn);
+        Box::pin(self.write(move |within| {
+            let (due, last) = take_due(within, &lease, turn.load(Ordering::Relaxed))?;
+            // Where the transaction is lost after all, somebody loses a turn and nothing else.
+            turn.store(last, Ordering::Relaxed);
+            Ok(due)
+        }))
     }
 
     fn settle(&self, id: &str, generation: u64, settled: Settled) -> BoxFuture<'_, Result<bool, JournalError>> {
@@ -138,17 +146,35 @@ impl Ready {
     }
 }
 
-fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
+/// The entry that is made next: the longest due one of the tenant whose turn comes after `last`. Who put off much does not stand before
+/// who put off little.
+fn next_in_turn(connection: &Connection, last: i64, now: i64) -> Result<Option<(i64, Ready)>, Fault> {
+    let of_tenants = "SELECT min(tenant) FROM deferred WHERE status = 0 AND tenant > ?1 AND tenant <= ?2";
+    let of_entries = "SELECT deferred, head, work, attempts, refusals, generation FROM deferred
+        WHERE status = 0 AND tenant = ?1 AND due_ms <= ?2 AND (lease_ms IS NULL OR lease_ms <= ?2)
+        ORDER BY due_ms, deferred LIMIT 1";
+    for (mut after, until) in [(last, i64::MAX), (i64::MIN, last)] {
+        loop {
+            let next: Option<i64> =
+                connection.prepare_cached(of_tenants)?.query_row([after, until], |row| row.get(0))?;
+            let Some(tenant) = next else { break };
+            after = tenant;
+            let found = connection.prepare_cached(of_entries)?.query_row([tenant, now], Ready::of).optional()?;
+            if let Some(found) = found {
+                return Ok(Some((tenant, found)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// What is due, and the tenant whose turn was the last one.
+fn take_due(within: &mut Within<'_>, lease: &Lease, mut last: i64) -> Result<(Due, i64), Fault> {
     let now = to_sql(lease.now_ms);
     let mut due = Due { expired: end_expired(within, lease)?, ..Due::default() };
-    let sql = "SELECT deferred, head, work, attempts, refusals, generation FROM deferred
-        WHERE status = 0 AND due_ms <= ?1 AND (lease_ms IS NULL OR lease_ms <= ?1) ORDER BY due_ms, deferred LIMIT ?2";
-    let rows: Vec<Ready> = within
-        .connection
-        .prepare_cached(sql)?
-        .query_map((now, to_sql(lease.count_max as u64)), Ready::of)?
-        .collect::<Result<_, _>>()?;
-    for found in rows {
+    while due.taken.len() < lease.count_max {
+        let Some((tenant, found)) = next_in_turn(within.connection, last, now)? else { break };
+        last = tenant;
         let call = match call_of(&found.head, &found.work) {
             Ok(call) => call,
             // One that cannot be read is nobody's to make; it must not stand before all others for ever.
@@ -172,7 +198,7 @@ fn take_due(within: &mut Within<'_>, lease: &Lease) -> Result<Due, Fault> {
         "SELECT min(max(due_ms, coalesce(lease_ms, 0))) FROM deferred WHERE status = 0 AND coalesce(owner, '') <> ?1";
     let next: Option<i64> = within.connection.prepare_cached(sql)?.query_row([&lease.owner], |row| row.get(0))?;
     due.next_ms = next.map(from_sql);
-    Ok(due)
+    Ok((due, last))
 }
 
 /// Ends what is too old and that nobody works on. How many.

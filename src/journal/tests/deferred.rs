@@ -136,6 +136,38 @@ async fn a_due_entry_has_one_owner_and_each_lease_a_generation() {
     assert_eq!(journal.settle("late", 1, done(json!("ghost"), T0)).await, Ok(false));
 }
 
+/// Two thousand calls of one tenant: the other's are made in turn with them, however much later they were put off.
+#[tokio::test]
+async fn who_put_off_much_does_not_stand_before_who_put_off_little() {
+    const MANY: u64 = 2_000;
+    let place = Place::new();
+    let journal = place.open();
+    let bounds = QueueBounds { entries_max: 3 * MANY, tenant_entries_max: MANY };
+    let puts = (0..MANY).map(|number| journal.put(call(&format!("a{number}"), "acme"), bounds));
+    assert!(futures_util::future::join_all(puts).await.iter().all(|put| *put == Ok(Put::New)));
+    assert_eq!(journal.put(call("one more", "acme"), bounds).await, Ok(Put::Full { bound: "deferred of this tenant" }));
+    for (number, tenant) in [(0, "bolt"), (1, "bolt"), (0, "cord")] {
+        let late = with(call(&format!("{tenant}{number}"), tenant), |head| head.due_ms += MINUTE_MS);
+        assert_eq!(journal.put(late, bounds).await, Ok(Put::New));
+    }
+    let mut now_ms = T0 + 7 * MINUTE_MS;
+    let mut made = Vec::new();
+    // One at a time, as where there is room for one.
+    for _ in 0..6 {
+        let due = journal.take_due(lease("one", now_ms, 1)).await.unwrap();
+        let taken = &due.taken[0];
+        made.push(taken.call.head.owner.tenant.clone().unwrap());
+        assert_eq!(journal.settle(&taken.call.head.id, taken.generation, done(json!(1), now_ms)).await, Ok(true));
+        now_ms += 1;
+    }
+    assert_eq!(made, ["acme", "bolt", "cord", "acme", "bolt", "acme"]);
+    // Many at once.
+    journal.put(with(call("cord1", "cord"), |head| head.due_ms = now_ms), bounds).await.unwrap();
+    let taken = journal.take_due(lease("one", now_ms, 4)).await.unwrap().taken;
+    let tenants: Vec<_> = taken.iter().map(|taken| taken.call.head.owner.tenant.as_deref().unwrap()).collect();
+    assert_eq!(tenants, ["cord", "acme", "acme", "acme"]);
+}
+
 #[tokio::test]
 async fn a_refusal_is_no_attempt_and_age_is_an_end() {
     let place = Place::new();

@@ -105,7 +105,7 @@ impl Twin {
 }
 
 fn needs(counts: &[CountId], wanted: &[usize]) -> Needs {
-    Needs::of(wanted.iter().map(|count| Seat { count: counts[*count], member: Member::agent(0) }))
+    Needs::of(wanted.iter().map(|count| Seat::of(counts[*count], Member::agent(0))))
 }
 
 fn served(granted: &[Granted<u64>]) -> Vec<(u64, usize)> {

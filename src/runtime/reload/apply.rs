@@ -11,15 +11,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    before::Before,
-    gone,
-    parts::{ReloadParts, ReloadReport},
-};
+use super::{before::Before, gone, report::ReloadReport};
 use crate::{
     model::name::Name,
     policy::compartment::settings::{ClassSettings, CompartmentSettings},
     runtime::{
+        adaptive,
         assembly::{self, Made},
         builder::{AGENTS_MAX, StartError},
         compartments::State,
@@ -28,6 +25,7 @@ use crate::{
         engine::Runtime,
         orchestrator::OrchestratorMessage,
         outside::OutsideBackend,
+        parts::Parts,
         root::RootMessage,
         supervisor::{Book, SupervisorMessage},
         sync::atomic::{AtomicBool, Ordering},
@@ -40,9 +38,9 @@ pub const PLACES_MAX: usize = 50_000;
 
 impl Runtime {
     /// Makes the runtime what `parts` say, without a pause: calls under way end as they began and are counted where they were, an open
-    /// breaker stays open for as long as it said, what is gone is not found by new calls and runs dry. Either everything is done or, with
-    /// an error, nothing.
-    pub async fn reload(&self, mut parts: ReloadParts) -> Result<ReloadReport, StartError> {
+    /// breaker stays open for as long as it said, what was counted and learnt stays so, what is gone is not found by new calls and runs
+    /// dry. Either everything is done or, with an error, nothing.
+    pub async fn reload(&self, mut parts: Parts) -> Result<ReloadReport, StartError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.reloading.lock().await;
         let needs_restart = keep_class_order(&mut parts.compartments, shared.compartments.order());
@@ -50,7 +48,9 @@ impl Runtime {
         try_out(shared, &parts)?;
         let table = Arc::new(make(shared, &parts, &old)?);
         self.begin(&table, &old).await;
+        // From here on every admission finds the new ones; who has an old one is sent to them.
         let retired = put_in_place(shared, &old, &table);
+        spread(shared, &parts, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
         // A root that is gone has stopped everything.
         let _ = self.root.cast(RootMessage::Retire(retired));
@@ -128,9 +128,12 @@ fn keep_class_order(compartments: &mut CompartmentSettings, order: &[&'static st
 }
 
 /// Makes everything on the side and throws it away: the checks of a start. Nobody sees a metric of it.
-fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
+fn try_out(shared: &Shared, parts: &Parts) -> Result<(), StartError> {
     if parts.agents.len() > AGENTS_MAX {
         return Err(StartError::TooManyAgents);
+    }
+    if shared.deferred.is_none() && parts.ladders.any_defers() {
+        return Err(StartError::NoQueue);
     }
     if !shared.compartments.has_places_for(&parts.compartments) {
         return Err(StartError::NoPlaceLeft);
@@ -146,7 +149,7 @@ fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
 type All = (HashMap<Name, Arc<ProviderCore>>, Made);
 
 fn make_all(
-    parts: &ReloadParts,
+    parts: &Parts,
     book: &mut Book,
     compartments: &mut CompartmentsBuilder<'_>,
     shared: &Shared,
@@ -166,13 +169,13 @@ fn make_all(
 }
 
 /// The new table. What lives on has taken its new settings where it stands.
-pub(crate) fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
+pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
     let before = Before::of(Arc::clone(old), shared.now());
     let targets: usize = parts.agents.iter().map(|agent| 1 + agent.further.len()).sum();
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
         return Err(StartError::NoPlaceLeft);
     }
-    // The book before the compartments, and never the other way round.
+    // The book first, then the compartments, and never the other way round.
     let mut book = lock(&shared.book);
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
         make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
@@ -200,6 +203,22 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTab
     let below = below(&table);
     gone::say(shared, &table, &lock(&shared.book).show_only(&guards, &below));
     Ok(table)
+}
+
+/// The rest takes its new settings where it stands; it names agents, which are there by now.
+fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
+    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers);
+    *lock(&shared.run_caps) = parts.run_caps;
+    shared.callers.change(parts.callers);
+    shared.overload.change(parts.compartments.shedding.clone(), shared.now());
+    shared.ladders.store(Arc::new(parts.ladders.clone()));
+    if let Some(queue) = &shared.deferred {
+        queue.settings.store(Arc::new(parts.deferred.clone()));
+        queue.news.notify_one();
+    }
+    for provider in parts.providers.iter().filter_map(|settings| table.providers.get(&settings.name)) {
+        adaptive::reloaded(shared, provider);
+    }
 }
 
 /// What is left at the place of a target that is gone: what its calls under way still need of it.

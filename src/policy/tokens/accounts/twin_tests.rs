@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{
-    tests::{ms, name, rates, told},
+    tests::{ms, name, rates, reserve, told},
     *,
 };
 use crate::policy::compartment::settings::{CountedTokens, FeatureSettings};
@@ -227,7 +227,7 @@ fn step(
         Step::Reserve { feature, tenant, prompt, output } => {
             let who = Drawer { provider: &local, feature: Some(FEATURES[feature]), tenant: Some(TENANTS[tenant]) };
             let taken = twin.reserve((feature, tenant), (prompt, output), *now);
-            match (accounts.reserve(&who, told(prompt, output), ms(*now)), taken) {
+            match (reserve(accounts, &who, told(prompt, output), *now), taken) {
                 (Ok(held), Some(parts)) => open.push((held, parts)),
                 (Err(_), None) => {}
                 (got, want) => prop_assert!(false, "{:?}, and the twin says {:?}", got, want),

@@ -16,19 +16,17 @@ use crate::{
     runtime::{
         builder::RuntimeBuilder,
         outside::OutsideBackend,
+        parts::Parts,
         refusal::Refusal,
-        reload::{
-            apply::{come_back, make, newcomers, put_in_place},
-            parts::ReloadParts,
-        },
+        reload::apply::{come_back, make, newcomers, put_in_place},
         settings::{AgentSettings, ProviderSettings},
     },
 };
 
 /// Draft with so many slots, and review if `review` says how many.
-fn parts(provider: ProviderSettings, draft: u32, review: Option<u32>) -> ReloadParts {
+fn parts(provider: ProviderSettings, draft: u32, review: Option<u32>) -> Parts {
     let agent = |text, slots| AgentSettings { slots, ..AgentSettings::new(name(text), name("local")) };
-    let parts = ReloadParts::new().provider(provider).compartments(compartments());
+    let parts = Parts::new().provider(provider).compartments(compartments());
     let parts = parts.agent(agent("draft", draft), Arc::new(OutsideBackend));
     match review {
         Some(slots) => parts.agent(agent("review", slots), Arc::new(OutsideBackend)),
@@ -45,7 +43,7 @@ fn provider(slots: u32) -> ProviderSettings {
 }
 
 /// What the runtime does at a reload, with the actors of newcomers taken for begun.
-fn reload(stand: &Stand, parts: &ReloadParts) {
+fn reload(stand: &Stand, parts: &Parts) {
     let shared = stand.shared();
     let old = shared.table.load_full();
     let table = Arc::new(make(shared, parts, &old).unwrap());
