@@ -12,7 +12,7 @@ fmt:
 
 lint:
     cargo fmt --all --check
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo clippy --locked --all-targets --features model -- -D warnings
 
 # The floors build alone
 features:
@@ -23,6 +23,10 @@ features:
 
 test:
     cargo test
+
+# The guards under a scheduler that tries interleavings; WATERTIGHT_MODEL_RUNS=100000 for a night
+model:
+    cargo test --locked --lib --features model -- runtime::tests::model
 
 build:
     cargo build --locked --release --bins --examples

@@ -11,11 +11,10 @@ use crate::{
     model::name::Name,
     runtime::{
         builder::RuntimeBuilder,
-        counted::GuardChange,
         engine::Runtime,
+        parts::Parts,
         ports::{Backend, CallLog},
         promise::Promised,
-        reload::parts::ReloadParts,
         settings::TargetSettings,
         spending::SpendingSettings,
         token_count::Vocabulary,
@@ -144,38 +143,16 @@ pub(super) fn bare(_: &Agent, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
     backend
 }
 
-/// A runtime's builder with all agents of the settings, `around` put around the backend of each.
-pub(super) fn builder(
-    project: &Project,
-    settings: &Settings,
-    call_log: Option<Arc<dyn CallLog>>,
-    around: Around<'_>,
-) -> Result<RuntimeBuilder, Stop> {
+/// What a runtime is made of by the settings, at its start and by a reload; `around` is put around the backend of each agent.
+pub(super) fn parts(project: &Project, settings: &Settings, around: Around<'_>) -> Result<Parts, Stop> {
     let backends = Backends::connect(project, settings)?;
-    let mut builder: RuntimeBuilder = Runtime::builder()
+    let mut parts = Parts::new()
         .callers(settings.callers)
         .compartments(settings.compartments.clone())
         .spending(spending_of(settings))
-        .run_caps(settings.run.caps);
-    if let Some(call_log) = call_log {
-        builder = builder.call_log(call_log);
-    }
-    for Provider { settings: provider, .. } in &settings.providers {
-        builder = builder.provider(provider.clone());
-    }
-    for agent in &settings.agents {
-        let further = further_of(project, settings, agent, &backends, around)?;
-        let backend = around(agent, backends.of(project, settings, agent)?);
-        builder = builder.agent_with_targets(agent.settings.clone(), agent.rank, backend, further);
-    }
-    // Whoever has a journal to keep calls in takes whole ladders instead.
-    Ok(builder.ladders(settings.ladders.clone().without_deferred()))
-}
-
-/// The same as what a running runtime is made into.
-pub(super) fn reload_parts(project: &Project, settings: &Settings, around: Around<'_>) -> Result<ReloadParts, Stop> {
-    let backends = Backends::connect(project, settings)?;
-    let mut parts = ReloadParts::new().compartments(settings.compartments.clone());
+        .run_caps(settings.run.caps)
+        .ladders(settings.ladders.clone())
+        .deferred(settings.deferred.settings.clone());
     for Provider { settings: provider, .. } in &settings.providers {
         parts = parts.provider(provider.clone());
     }
@@ -187,18 +164,20 @@ pub(super) fn reload_parts(project: &Project, settings: &Settings, around: Aroun
     Ok(parts)
 }
 
-/// What a running runtime takes over beside its agents: guards of callers, budgets, prices, caps of runs, ladders, the deferred queue.
-pub(super) fn reload_rest(runtime: &Runtime, settings: &Settings) -> Result<(), Stop> {
-    let providers: Vec<_> = settings.providers.iter().map(|provider| provider.settings.clone()).collect();
-    runtime.change_guards(&GuardChange {
-        callers: settings.callers,
-        compartments: &settings.compartments,
-        shedding: &settings.compartments.shedding,
-        providers: &providers,
-    });
-    runtime.configure_spending(spending_of(settings), settings.run.caps, &settings.compartments, &providers);
-    runtime.set_deferred(settings.deferred.settings.clone());
-    runtime.set_ladders(settings.ladders.clone()).map_err(Stop::usage)
+/// A runtime's builder with all agents of the settings.
+pub(super) fn builder(
+    project: &Project,
+    settings: &Settings,
+    call_log: Option<Arc<dyn CallLog>>,
+    around: Around<'_>,
+) -> Result<RuntimeBuilder, Stop> {
+    let builder = Runtime::builder().parts(parts(project, settings, around)?);
+    let builder = match call_log {
+        Some(call_log) => builder.call_log(call_log),
+        None => builder,
+    };
+    // Whoever has a journal to keep calls in takes whole ladders instead.
+    Ok(builder.ladders(settings.ladders.clone().without_deferred()))
 }
 
 /// Starts a runtime with all agents of the settings.

@@ -25,7 +25,7 @@ use crate::{
     serve::operator::config::ConfigInForce,
     settings::{
         agent::Agent,
-        difference::{Change, difference, rows},
+        difference::{Change, ConfigRow, difference, rows},
         load::{Settings, explain},
     },
     transport::tap::Tap,
@@ -66,8 +66,8 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     }
     if let Some(url) = &args.against {
         // As the service reads it: the agents of all workflows, not those of one.
-        let (_, settings) = project.workflows_and_settings()?;
-        return against(url, args.key_env.as_deref(), &settings, args.json).await;
+        let (workflows, settings) = project.workflows_and_settings()?;
+        return against(url, args.key_env.as_deref(), rows(&settings, &workflows), args.json).await;
     }
     if args.explain {
         return show_explained(&settings, args.json);
@@ -100,10 +100,10 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
 }
 
 /// What a reload would change at a running service.
-async fn against(url: &str, key_env: Option<&str>, settings: &Settings, json: bool) -> Result<(), Stop> {
+async fn against(url: &str, key_env: Option<&str>, here: Vec<ConfigRow>, json: bool) -> Result<(), Stop> {
     let service = Service::of("--against", url, key_env)?;
     let there: ConfigInForce = service.ask(service.get("v1/config")?).await?;
-    let changes = difference(&there.values, &rows(settings));
+    let changes = difference(&there.values, &here);
     if json {
         return print(&format!("{}\n", json!({ "ok": true, "changes": changes })));
     }

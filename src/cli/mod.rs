@@ -12,6 +12,7 @@ mod import;
 mod init_command;
 mod input;
 mod key_command;
+mod loaded_files;
 mod main;
 mod places;
 mod progress;

@@ -6,12 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{args::ProjectArgs, deferral::check_steps, exit::Stop};
+use super::{args::ProjectArgs, deferral::check_steps, exit::Stop, loaded_files::Layers};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
     settings::{
-        folder::{AgentFolder, ConfigFile, read_agent_folders, read_config_file, read_named_file},
+        folder::{
+            AgentFolder, ConfigFile, MANIFEST, PROMPT, SCHEMA, read_agent_folders, read_config_file, read_named_file,
+        },
         layers::ENVIRONMENT_PREFIX,
         load::{Settings, Sources, Wanted, load},
         problem::SettingsError,
@@ -48,7 +50,7 @@ impl Project {
         let default_config = folder.join("watertight.toml");
         let config = match &args.config {
             Some(path) => Some(read_config_file(path).map_err(Stop::usage)?),
-            None if default_config.exists() => Some(read_config_file(&default_config).map_err(Stop::usage)?),
+            None if is_there(&default_config)? => Some(read_config_file(&default_config).map_err(Stop::usage)?),
             None => None,
         };
         let mut agent_folders = read_agent_folders(&folder).map_err(Stop::usage)?;
@@ -150,7 +152,7 @@ impl Project {
             return Ok(vec![path.clone()]);
         }
         let first = self.folder.join("workflow.toml");
-        let mut paths: Vec<PathBuf> = Some(first).filter(|path| path.exists()).into_iter().collect();
+        let mut paths: Vec<PathBuf> = if is_there(&first)? { vec![first] } else { Vec::new() };
         let folder = self.folder.join(WORKFLOWS_FOLDER);
         if folder.is_dir() {
             let unreadable = |error: std::io::Error| Stop::Usage(format!("{}: {error}", folder.display()));
@@ -172,6 +174,16 @@ impl Project {
         Ok(paths)
     }
 
+    /// The files that this came from without being named in them.
+    pub(super) fn layers(&self) -> Layers {
+        let config = self.config.iter().map(|config| (PathBuf::from(&config.path), None));
+        let own = self.agent_folders.iter().take(self.own_folders).flat_map(|folder| {
+            let read = [MANIFEST, PROMPT, SCHEMA].into_iter().filter(|file| folder.files.contains_key(*file));
+            read.map(|file| (Path::new(&folder.origin).join(file), Some(folder.name.clone())))
+        });
+        Layers(config.chain(own).collect())
+    }
+
     /// What an environment variable holds.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         self.environment.get(name).cloned()
@@ -180,6 +192,16 @@ impl Project {
     /// True if there is a workflow to check.
     pub(super) fn has_workflow(&self) -> bool {
         self.workflow.is_some() || self.folder.join("workflow.toml").exists()
+    }
+}
+
+/// Whether there is something at `path`. A link that leads nowhere is something, and so is what cannot be looked at: both are said when it
+/// is read rather than taken for an empty file.
+fn is_there(path: &Path) -> Result<bool, Stop> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Stop::Usage(format!("{}: {error}", path.display()))),
     }
 }
 

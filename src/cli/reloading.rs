@@ -1,12 +1,8 @@
 //! Reloads of a running service: when its files change, on SIGHUP, on an operator's order. Reads everything anew through the loader of a
 //! start; what is wrong with it is said as a whole and changes nothing.
-//!
-//! Files are looked at by their dates and sizes once a second rather than watched: that works on every file system, also where files are
-//! replaced through links, and costs one look at each file that the last load has read.
 
 use std::{
     net::SocketAddr,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -14,7 +10,13 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    args::ProjectArgs, assemble, exit::Stop, file_reach::FileGiver, project::Project, say::say,
+    args::ProjectArgs,
+    assemble,
+    exit::Stop,
+    file_reach::FileGiver,
+    loaded_files::{Layers, Look},
+    project::Project,
+    say::say,
     serve_command::check_reach,
 };
 use crate::{
@@ -28,7 +30,7 @@ use crate::{
         state::AppState,
     },
     settings::{
-        difference::{Change, difference, hash_of, rows},
+        difference::{ConfigRow, difference, hash_of, rows, taken_over},
         load::Settings,
     },
     workflow::checked::Workflow,
@@ -36,8 +38,6 @@ use crate::{
 
 /// So often files are looked at. A change is taken up at the first look that finds them as the look before did.
 const LOOK: Duration = Duration::from_secs(1);
-/// The most files that are looked at.
-const FILES_MAX: usize = 20_000;
 
 /// What a reload needs to know of its service.
 pub(super) struct Reloading<'a> {
@@ -45,25 +45,44 @@ pub(super) struct Reloading<'a> {
     pub(super) listen: Option<SocketAddr>,
     pub(super) state: &'a AppState,
     pub(super) gateway: &'a GatewayDoor,
+    /// What is really listened on, whatever the files say by now.
     pub(super) address: SocketAddr,
+    /// What the start came from.
+    pub(super) layers: Layers,
 }
 
-/// A file as a look at it shows it.
-type Seen = Vec<(PathBuf, Option<(SystemTime, u64)>)>;
-
 /// The configuration of a start.
-pub(super) fn in_force(settings: &Settings) -> ConfigInForce {
-    let values = rows(settings);
+pub(super) fn in_force(settings: &Settings, workflows: &[Workflow]) -> ConfigInForce {
+    holding(rows(settings, workflows))
+}
+
+/// These values hold from now on.
+fn holding(values: Vec<ConfigRow>) -> ConfigInForce {
     let loaded_ms = unix_ms();
     metric::set(metric::CONFIG_LOADED, Vec::new(), loaded_ms as f64 / 1_000.0);
     ConfigInForce { hash: hash_of(&values), loaded_ms, values, last_refusal: None }
 }
 
+/// What a reload is asked for by, from before the first load on: whatever comes while the service starts is taken up once it is there.
+pub(super) struct Reasons {
+    hangup: Hangup,
+    /// The files as they were before the last load.
+    loaded: Look,
+}
+
+impl Reasons {
+    /// From now on none is missed; a hang-up does not end the process any more.
+    pub(super) async fn watch(args: &ProjectArgs) -> Self {
+        let hangup = Hangup::listen();
+        Self { hangup, loaded: look_at(args).await }
+    }
+}
+
 impl Reloading<'_> {
     /// Reloads whenever there is a reason, for ever.
-    pub(super) async fn keep_up(&self, orders: &mut mpsc::Receiver<Order>) {
-        let mut hangup = Hangup::listen();
-        let mut loaded = self.look().await;
+    pub(super) async fn keep_up(&self, reasons: &mut Reasons, orders: &mut mpsc::Receiver<Order>) {
+        let Reasons { hangup, loaded } = reasons;
+        let mut layers = self.layers.clone();
         let mut last = loaded.clone();
         loop {
             let order = tokio::select! {
@@ -73,9 +92,9 @@ impl Reloading<'_> {
                 }
                 Some(order) = orders.recv() => Some(order),
                 () = tokio::time::sleep(LOOK) => {
-                    let seen = self.look().await;
+                    let seen = look_at(self.args).await;
                     let is_settled = std::mem::replace(&mut last, seen.clone()) == seen;
-                    if !is_settled || seen == loaded {
+                    if !is_settled || seen == *loaded {
                         continue;
                     }
                     say("watertight: files have changed, loading the configuration anew");
@@ -83,8 +102,8 @@ impl Reloading<'_> {
                 }
             };
             // Looked at before they are read: what changes while they are read is taken up next.
-            loaded = self.look().await;
-            let became = self.reload().await;
+            *loaded = look_at(self.args).await;
+            let became = self.reload(&mut layers).await;
             if let Some(order) = order {
                 // Who ordered it may have left.
                 let _ = order.send(became);
@@ -93,8 +112,8 @@ impl Reloading<'_> {
     }
 
     /// One reload. What became of it is said, counted and kept.
-    async fn reload(&self) -> Reloaded {
-        let became = self.try_reload().await;
+    async fn reload(&self, layers: &mut Layers) -> Reloaded {
+        let became = self.try_reload(layers).await;
         let result = if became.is_ok() { "ok" } else { "refused" };
         metric::count(metric::RELOADS, vec![metrics_label(result)], 1);
         match &became {
@@ -118,17 +137,24 @@ impl Reloading<'_> {
         became
     }
 
-    async fn try_reload(&self) -> Reloaded {
+    async fn try_reload(&self, layers: &mut Layers) -> Reloaded {
         let lines = |stop: Stop| -> Vec<String> { stop.to_string().lines().map(str::to_owned).collect() };
         let args = self.args.clone();
         let reading = tokio::task::spawn_blocking(move || read(&args)).await;
         let (project, workflows, mut settings) = reading.map_err(|error| vec![error.to_string()])?.map_err(lines)?;
+        let missed = layers.vanished(&project.layers(), |name| settings.agent(name.as_str()).is_some());
+        if !missed.is_empty() {
+            return Err(missed);
+        }
         if let Some(listen) = self.listen {
             settings.serve.listen = listen;
         }
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
-        check_reach(&settings, &keys).map_err(lines)?;
+        self.check_reach(&settings, &keys).map_err(lines)?;
+        for warning in &settings.warnings {
+            say(&format!("watertight: warning: {warning}"));
+        }
         let Some(running) = self.state.door.now() else {
             return Err(vec!["the service is not there yet, or not any more".to_owned()]);
         };
@@ -139,95 +165,40 @@ impl Reloading<'_> {
             address: self.address,
         };
         let around = |agent: &_, backend| giver.around(agent, backend);
-        let parts = assemble::reload_parts(&project, &settings, &around).map_err(lines)?;
+        let parts = assemble::parts(&project, &settings, &around).map_err(lines)?;
         let gateway = assemble::gateway(&project, &settings).map_err(lines)?;
         let report = running.runtime.reload(parts).await.map_err(|error| vec![error.to_string()])?;
-        assemble::reload_rest(&running.runtime, &settings).map_err(lines)?;
         let has_targets = |name: &&Name| settings.agent(name.as_str()).is_some_and(|agent| !agent.targets.is_empty());
         metrics::begin_with_zero(report.added.iter(), report.added.iter().filter(has_targets));
         self.state.keys.replace(keys);
         self.gateway.replace(gateway);
         let before = self.state.config.in_force();
-        let now = in_force(&settings);
-        let mut changes = difference(&before.values, &now.values);
-        changes.extend(self.workflow_changes(&workflows));
-        self.state.config.put(now);
+        let loaded = rows(&settings, &workflows);
+        let changes = difference(&before.values, &loaded);
+        self.state.config.put(holding(taken_over(&before.values, loaded)));
+        *layers = project.layers();
         Ok(changes)
     }
 
-    /// Workflows are those of the start: runs that wait for their next step were made of them.
-    fn workflow_changes(&self, workflows: &[Workflow]) -> Vec<Change> {
-        let known = &self.state.workflows;
-        let change = |name: &str, before: Option<String>, after: Option<String>| Change {
-            key: format!("workflow {name}"),
-            before,
-            after,
-            needs_restart: true,
-        };
-        let mut changes = Vec::new();
-        for workflow in workflows {
-            let (name, hash) = (workflow.name().to_string(), workflow.hash().to_string());
-            let before = known.get(&name).map(|known| known.hash().to_string());
-            if before.as_ref() != Some(&hash) {
-                changes.push(change(&name, before, Some(hash)));
-            }
-        }
-        let is_gone = |name: &&String| !workflows.iter().any(|workflow| workflow.name().to_string() == **name);
-        changes.extend(
-            known
-                .keys()
-                .filter(is_gone)
-                .map(|name| change(name, known.get(name).map(|known| known.hash().to_string()), None)),
-        );
-        changes
+    /// Who may come in is of now, where it listens is of the start: both addresses are judged, and words that the start did not hear open
+    /// nothing before a restart.
+    fn check_reach(&self, settings: &Settings, keys: &KeyRing) -> Result<(), Stop> {
+        check_reach(settings.serve.listen, settings.serve.open_to_network, keys)?;
+        check_reach(self.address, settings.serve.open_to_network, keys)?;
+        check_reach(self.address, self.state.settings.open_to_network, keys)
     }
+}
 
-    /// All files that a load reads, with their dates and sizes.
-    async fn look(&self) -> Seen {
-        let args = self.args.clone();
-        tokio::task::spawn_blocking(move || look(&args)).await.unwrap_or_default()
-    }
+/// All files that a load reads, with their dates and sizes.
+async fn look_at(args: &ProjectArgs) -> Look {
+    let args = args.clone();
+    tokio::task::spawn_blocking(move || Look::at(&args)).await.unwrap_or_default()
 }
 
 fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {
     let project = Project::read(args)?;
     let (workflows, settings) = project.workflows_and_settings()?;
     Ok((project, workflows, settings))
-}
-
-/// Blocks.
-fn look(args: &ProjectArgs) -> Seen {
-    let config = args.config.clone().unwrap_or_else(|| args.folder.join("watertight.toml"));
-    let mut paths = vec![config.clone()];
-    // What the configuration names (prompts, schemas) lies beside it or in agents' folders, rarely elsewhere.
-    let folder = config.parent().map(PathBuf::from).unwrap_or_default();
-    for folder in [folder.clone(), folder.join("prompts"), args.folder.clone(), args.folder.join("workflows")] {
-        paths.extend(files_of(&folder));
-    }
-    if let Ok(agents) = std::fs::read_dir(args.folder.join("agents")) {
-        for agent in agents.filter_map(Result::ok).take(crate::settings::folder::FOLDERS_MAX) {
-            paths.extend(files_of(&agent.path()));
-        }
-    }
-    paths.sort();
-    paths.dedup();
-    paths.truncate(FILES_MAX);
-    let seen = |path: PathBuf| {
-        let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-        let look = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
-        (path, look)
-    };
-    paths.into_iter().map(seen).collect()
-}
-
-fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
-    const ENDINGS: [&str; 6] = ["toml", "md", "json", "txt", "jinja", "j2"];
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let paths = entries.filter_map(Result::ok).map(|entry| entry.path());
-    let is_read = |path: &PathBuf| {
-        path.extension().and_then(std::ffi::OsStr::to_str).is_some_and(|ending| ENDINGS.contains(&ending))
-    };
-    paths.filter(is_read).take(FILES_MAX).collect()
 }
 
 fn metrics_label(result: &'static str) -> ::metrics::Label {

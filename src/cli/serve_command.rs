@@ -21,7 +21,7 @@ use super::{
     exit::Stop,
     file_reach::FileGiver,
     project::Project,
-    reloading::{self, Reloading},
+    reloading::{self, Reasons, Reloading},
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
@@ -68,6 +68,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
+    let reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
     if let Some(listen) = args.listen {
@@ -77,7 +78,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         say(&format!("watertight: warning: {warning}"));
     }
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
-    check_reach(&settings, &keys)?;
+    check_reach(settings.serve.listen, settings.serve.open_to_network, &keys)?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     // What can be wrong with agents is found before a predecessor is asked to go.
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
@@ -87,7 +88,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
-    let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings));
+    let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings, &workflows));
     let state = AppState::new(Service {
         caps: Caps::new(&settings.serve),
         settings: settings.serve.clone(),
@@ -108,8 +109,9 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         .map_err(Stop::usage)?;
     let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
     let (listen, state) = (args.listen, &state);
-    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address };
-    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, orders)).await?;
+    let layers = project.layers();
+    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers };
+    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
@@ -117,9 +119,8 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
 }
 
 /// A service that other machines reach needs keys, or words that say that it shall have none.
-pub(super) fn check_reach(settings: &Settings, keys: &KeyRing) -> Result<(), Stop> {
-    let listen = settings.serve.listen;
-    if listen.ip().is_loopback() || !keys.is_empty() || settings.serve.open_to_network == OpenToNetwork::WithoutKeys {
+pub(super) fn check_reach(listen: SocketAddr, open: OpenToNetwork, keys: &KeyRing) -> Result<(), Stop> {
+    if listen.ip().is_loopback() || !keys.is_empty() || open == OpenToNetwork::WithoutKeys {
         return Ok(());
     }
     Err(Stop::Usage(format!(
@@ -181,7 +182,7 @@ async fn serve_until(
     listening: Listening,
     farewell: Option<Farewell>,
     (home, copy): (PathBuf, OwnedFd),
-    (reloading, mut orders): (Reloading<'_>, mpsc::Receiver<Order>),
+    (reloading, mut reasons, mut orders): (Reloading<'_>, Reasons, mpsc::Receiver<Order>),
 ) -> Result<(), Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
@@ -207,9 +208,11 @@ async fn serve_until(
         && tokio::select! {
             () = stop => false,
             () = asked(offer.as_ref()) => true,
-            () = reloading.keep_up(&mut orders) => false,
+            () = reloading.keep_up(&mut reasons, &mut orders) => false,
             () = keep_up(state) => false,
         };
+    // Whoever ordered a reload too late hears so at once.
+    drop(orders);
     if has_successor {
         say("watertight: a successor has taken over");
         end(state, listening, Leaving::To(offer)).await;

@@ -14,6 +14,8 @@ use crate::{
 
 /// So many different lines wait in memory at most; a call that would need one more is left out and counted.
 const LINES_MAX: usize = 20_000;
+/// No sum of a line is larger, so that sums of lines can be made: beyond it numbers are no whole ones any more.
+pub(super) const SUM_MAX: u64 = 1 << 53;
 const DAY_MS: u64 = 24 * 3_600 * 1_000;
 
 /// What a line is about.
@@ -139,12 +141,13 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
         let (tenant, feature) = (number(key.tenant.as_deref())?, number(key.feature.as_deref())?);
         let (agent, model) = (number(Some(&key.agent))?, number(key.model.as_deref())?);
         let currency = number(key.currency.as_deref())?;
-        let mut statement = within.connection.prepare_cached(
+        let mut statement = within.connection.prepare_cached(&format!(
             "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO UPDATE SET calls = calls + ?6, failures = failures + ?7, refusals = refusals + ?8,
-             prompt_tokens = prompt_tokens + ?9, output_tokens = output_tokens + ?10, estimated = max(estimated, ?11),
+             prompt_tokens = min(CAST(prompt_tokens AS INTEGER) + ?9, {SUM_MAX}),
+             output_tokens = min(CAST(output_tokens AS INTEGER) + ?10, {SUM_MAX}), estimated = max(estimated, ?11),
              cost = CASE WHEN ?12 IS NULL THEN cost ELSE coalesce(cost, 0) + ?12 END",
-        )?;
+        ))?;
         statement.execute((
             to_sql(key.day),
             tenant,
@@ -154,8 +157,8 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
             to_sql(sums.calls),
             to_sql(sums.failures),
             to_sql(sums.refusals),
-            to_sql(sums.prompt_tokens),
-            to_sql(sums.output_tokens),
+            to_sql(sums.prompt_tokens.min(SUM_MAX)),
+            to_sql(sums.output_tokens.min(SUM_MAX)),
             sums.estimated,
             // Whole billionths in a column of real numbers, where they are exact up to nine million units.
             sums.cost.map(|cost| cost.nanos() as f64),

@@ -25,9 +25,9 @@ pub(super) struct OwnerLock {
     file: File,
 }
 
-/// The lock file of a journal.
+/// The lock file of a journal. The database follows links, so whoever comes by another name meets the same lock. Blocks.
 pub(super) fn lock_path(journal: &Path) -> PathBuf {
-    let mut name = journal.as_os_str().to_owned();
+    let mut name = journal.canonicalize().unwrap_or_else(|_| journal.to_owned()).into_os_string();
     name.push(".lock");
     PathBuf::from(name)
 }
@@ -63,4 +63,24 @@ fn owner(file: &mut File, journal: &Path) -> String {
     let known = read.is_ok() && text.starts_with("pid ");
     let who = if known { text.trim().to_owned() } else { "pid unknown".to_owned() };
     format!("{} belongs to {who}", journal.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_to_a_journal_is_held_by_its_owner_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, link) = (folder.path().join("journal.db"), folder.path().join("elsewhere.db"));
+        // Before there is a journal its name is all that there is.
+        drop(OwnerLock::take(&journal, Duration::ZERO).unwrap());
+        std::fs::write(&journal, b"").unwrap();
+        std::os::unix::fs::symlink(&journal, &link).unwrap();
+        let held = OwnerLock::take(&journal, Duration::ZERO).unwrap();
+        assert!(matches!(OwnerLock::take(&link, Duration::ZERO), Err(JournalError::Held(_))));
+        drop(held);
+        assert!(OwnerLock::take(&link, Duration::ZERO).is_ok());
+    }
 }

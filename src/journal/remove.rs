@@ -14,6 +14,11 @@ use super::{
 };
 use crate::model::run::RunStatus;
 
+/// Of a dead letter: its run is not over, and waits for what an operator does with it. Such a letter is named by its run first.
+const IS_WAITED_FOR: &str = "EXISTS (SELECT 1 FROM run WHERE run.ended_ms IS NULL
+    AND (lower(hex(run.run_id)) = replace(substr(dead_letter.id, 1, 36), '-', '')
+         OR run.run_id || ':' = substr(dead_letter.id, 1, length(run.run_id) + 1)))";
+
 /// What became of a request to delete a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
@@ -64,7 +69,8 @@ pub(super) fn delete_tenant(within: &mut Within<'_>, tenant: Option<&str>, max: 
                 format!("DELETE FROM {table} WHERE tenant = ?1 AND (run_id IS NULL OR run_id NOT IN {of_live_runs})");
             within.connection.prepare_cached(&sql)?.execute([tenant])?;
         }
-        within.connection.prepare_cached("DELETE FROM dead_letter WHERE tenant = ?1")?.execute([tenant])?;
+        let sql = format!("DELETE FROM dead_letter WHERE tenant = ?1 AND NOT {IS_WAITED_FOR}");
+        within.connection.prepare_cached(&sql)?.execute([tenant])?;
         let pushes = "DELETE FROM deferred_push WHERE deferred IN (SELECT deferred FROM deferred WHERE tenant = ?1)";
         within.connection.prepare_cached(pushes)?.execute([tenant])?;
         within.connection.prepare_cached("DELETE FROM deferred WHERE tenant = ?1")?.execute([tenant])?;
@@ -167,8 +173,8 @@ pub(super) fn expire_rest(within: &mut Within<'_>, retention: &Retention, max: u
     )?;
     delete("DELETE FROM capture WHERE capture IN (SELECT capture FROM capture WHERE expires_ms <= ?1 LIMIT ?2)", now)?;
     if let Some(keep) = retention.dead_letters {
-        let sql = "DELETE FROM dead_letter WHERE letter IN (SELECT letter FROM dead_letter WHERE at_ms < ?1 LIMIT ?2)";
-        delete(sql, before(within, keep))?;
+        let old = format!("SELECT letter FROM dead_letter WHERE at_ms < ?1 AND NOT {IS_WAITED_FOR} LIMIT ?2");
+        delete(&format!("DELETE FROM dead_letter WHERE letter IN ({old})"), before(within, keep))?;
     }
     if let Some(keep) = retention.deferred {
         let ended = before(within, keep);

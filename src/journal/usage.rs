@@ -3,6 +3,7 @@
 use super::{
     fault::Fault,
     journal::SqliteJournal,
+    ledger::SUM_MAX,
     number::{find_name, from_sql, name_text, to_sql},
     query::TenantScope,
 };
@@ -128,9 +129,11 @@ fn sql(groups: &[UsageGroup]) -> String {
     let asked = COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column);
     let by: Vec<&str> = asked.chain(["currency"]).collect();
     let (columns, by) = (columns.join(", "), by.join(", "));
+    // Whole as far as numbers are, whatever an older version let into a line.
+    let tokens = |column: &str| format!("CAST(min(total({column}), {SUM_MAX}) AS INTEGER)");
+    let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
-        "SELECT {columns}, sum(calls), sum(failures), sum(refusals), sum(prompt_tokens), sum(output_tokens), max(estimated),
-         sum(cost), currency
+        "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
          FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
     )
 }

@@ -9,6 +9,9 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+/// The most members of an object that is passed on. Requests have some dozens.
+pub const MEMBERS_MAX: usize = 10_000;
+
 /// Why a text is no object that can be passed on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoObject {
@@ -118,6 +121,10 @@ impl<'de> Deserialize<'de> for Members<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry::<String, &'de RawValue>()? {
+                    if members.len() >= MEMBERS_MAX {
+                        let message = format!("it has more than {MEMBERS_MAX} members");
+                        return Err(serde::de::Error::custom(message));
+                    }
                     members.push(member);
                 }
                 Ok(Members(members))
@@ -168,6 +175,13 @@ mod tests {
         }
         assert_eq!(kind(b"{\"a\":\"\xff\"}"), Some(NoObject::NotUtf8(6)));
         assert_eq!(kind(b"{\"a\":1,\"\\u0061\":2}"), Some(NoObject::Twice("a".to_owned())));
+        let many = |count: usize| {
+            format!("{{{}}}", (0..count).map(|key| format!("\"{key}\":1")).collect::<Vec<_>>().join(","))
+        };
+        assert!(RawObject::try_new(many(MEMBERS_MAX).into_bytes()).is_ok());
+        assert!(
+            matches!(kind(many(MEMBERS_MAX + 1).as_bytes()), Some(NoObject::NotJson(why)) if why.contains("members"))
+        );
         let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(RawObject::try_new(deep.into_bytes()).is_ok(), "depth that nobody reads costs nothing");
     }

@@ -46,7 +46,16 @@ impl Member {
     }
 }
 
-/// What is kept of a compartment's slots, and for whom.
+/// Which slot a call was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SlotOf {
+    /// One that it was owed, as agent, feature or class with a minimum.
+    Share,
+    /// One that nobody is owed.
+    Common,
+}
+
+/// What is kept of a compartment's slots, and for whom. Shares of agents, features and classes add up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Guarantees {
     /// By agent. Nobody else takes what is left of an agent's own.
@@ -87,11 +96,17 @@ impl Guarantees {
         Self { agents: vec![0; self.agents.len()], features: vec![0; self.features.len()], classes }
     }
 
-    /// The largest sum that is kept at once, by agents, features or classes.
-    fn sum_max(&self) -> u64 {
-        let sum = |shares: &[u32]| shares.iter().copied().map(u64::from).sum::<u64>();
-        let classes: Vec<u32> = self.classes.iter().map(|share| share.slots).collect();
-        sum(&self.agents).max(sum(&self.features)).max(sum(&classes))
+    /// All that is kept. A slot that one kind of member is owed may be asked for by somebody who is owed none of another kind, so shares
+    /// of different kinds add up.
+    pub fn sum(&self) -> u64 {
+        let kept_from_lower = self.classes.iter().filter(|share| share.kept_from == KeptFrom::Lower);
+        self.owed() + kept_from_lower.map(|share| u64::from(share.slots)).sum::<u64>()
+    }
+
+    /// The part of it that is kept from everybody.
+    fn owed(&self) -> u64 {
+        let classes = self.classes.iter().filter(|share| share.kept_from == KeptFrom::All).map(|share| &share.slots);
+        self.agents.iter().chain(&self.features).chain(classes).copied().map(u64::from).sum()
     }
 }
 
@@ -100,10 +115,18 @@ impl Guarantees {
 pub struct Bulkhead {
     cap: u32,
     in_flight: u32,
+    /// Of these, so many have a slot that nobody is owed.
+    common: u32,
+    /// All that is owed, whether it is used or not.
+    owed: u32,
     agents: Shares,
     features: Shares,
     classes: Classes,
     started_sum: u128,
+    /// The last moment at which a slot was taken.
+    taken_last: Timestamp,
+    /// Slots that were taken until then were given by other shares: which kind they are of says nothing any more.
+    stale_until: Option<Timestamp>,
     /// In seconds.
     hold_mean: Option<f64>,
     refused: u64,
@@ -113,8 +136,8 @@ pub struct Bulkhead {
 #[derive(Debug, Clone, Default)]
 struct Shares {
     members: Vec<Share>,
-    /// Guaranteed slots that their members do not use now: nobody else may take these.
-    reserved: u32,
+    /// Slots that members have within their shares.
+    within: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,18 +154,17 @@ impl Shares {
         for (place, member) in self.members.iter_mut().enumerate() {
             member.guaranteed = guaranteed.get(place).copied().unwrap_or(0);
         }
-        self.reserved = self.members.iter().map(|member| member.guaranteed.saturating_sub(member.in_flight)).sum();
+        self.within = self.members.iter().map(|member| member.guaranteed.min(member.in_flight)).sum();
     }
 
-    /// Whether a slot of `free` ones is there for this member.
-    fn leave_room(&self, member: u16, free: u32) -> bool {
-        let own = self.members.get(usize::from(member)).is_some_and(|member| member.in_flight < member.guaranteed);
-        if own { free > 0 } else { free > self.reserved }
+    /// Whether this member does not use all of its own.
+    fn owes(&self, member: u16) -> bool {
+        self.members.get(usize::from(member)).is_some_and(|member| member.in_flight < member.guaranteed)
     }
 
     fn took(&mut self, member: u16) {
         if let Some(member) = self.members.get_mut(usize::from(member)) {
-            self.reserved -= u32::from(member.in_flight < member.guaranteed);
+            self.within += u32::from(member.in_flight < member.guaranteed);
             member.in_flight += 1;
         }
     }
@@ -151,7 +173,7 @@ impl Shares {
         // Who took its slot before it was a member was never counted as one.
         if let Some(member) = self.members.get_mut(usize::from(member)).filter(|member| member.in_flight > 0) {
             member.in_flight -= 1;
-            self.reserved += u32::from(member.in_flight < member.guaranteed);
+            self.within -= u32::from(member.in_flight < member.guaranteed);
         }
     }
 }
@@ -159,42 +181,57 @@ impl Shares {
 /// Slots kept for classes.
 #[derive(Debug, Clone, Default)]
 struct Classes {
-    classes: Vec<(ClassShare, u32)>,
+    classes: Vec<Class>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Class {
+    share: ClassShare,
+    in_flight: u32,
+    /// Of these, those that nobody is owed.
+    common: u32,
 }
 
 impl Classes {
     fn resize(&mut self, shares: &[ClassShare]) {
         let none = ClassShare { slots: 0, kept_from: KeptFrom::Lower };
         let classes = self.classes.len().max(shares.len());
-        self.classes.resize(classes, (none, 0));
+        self.classes.resize(classes, Class { share: none, in_flight: 0, common: 0 });
         for (place, class) in self.classes.iter_mut().enumerate() {
-            class.0 = shares.get(place).copied().unwrap_or(none);
+            class.share = shares.get(place).copied().unwrap_or(none);
         }
     }
 
-    /// Whether a slot of `free` ones is there for this class: what is left of the shares that are kept from it must stay. A class whose
-    /// minimum is not used up gives way to other minimums only: the slots of its own are nobody else's.
-    fn leave_room(&self, class: u16, free: u32) -> bool {
-        let class = usize::from(class);
-        let own = self.classes.get(class);
-        let has_minimum_left =
-            own.is_some_and(|(share, in_flight)| share.kept_from == KeptFrom::All && *in_flight < share.slots);
-        let kept = |(place, (share, in_flight)): (usize, &(ClassShare, u32))| {
-            let is_kept = share.kept_from == KeptFrom::All || (place < class && !has_minimum_left);
-            if place == class || !is_kept { 0 } else { share.slots.saturating_sub(*in_flight) }
-        };
-        self.classes.is_empty() || free > self.classes.iter().enumerate().map(kept).sum()
+    /// Whether it does not use all of its stated minimum.
+    fn owes(&self, class: u16) -> bool {
+        let own = self.classes.get(usize::from(class));
+        own.is_some_and(|class| class.share.kept_from == KeptFrom::All && class.in_flight < class.share.slots)
     }
 
-    fn took(&mut self, class: u16) {
-        if let Some((_, in_flight)) = self.classes.get_mut(usize::from(class)) {
-            *in_flight += 1;
+    /// Slots that classes have within their minimums.
+    fn within(&self) -> u32 {
+        let minimums = self.classes.iter().filter(|class| class.share.kept_from == KeptFrom::All);
+        minimums.map(|class| class.in_flight.min(class.share.slots)).sum()
+    }
+
+    /// What higher classes keep from this one of the slots that nobody is owed, and do not use now.
+    fn kept_from(&self, class: u16) -> u32 {
+        let higher = self.classes.iter().take(usize::from(class));
+        let keeping = higher.filter(|higher| higher.share.kept_from == KeptFrom::Lower);
+        keeping.map(|higher| higher.share.slots.saturating_sub(higher.common)).sum()
+    }
+
+    fn took(&mut self, class: u16, slot: SlotOf) {
+        if let Some(class) = self.classes.get_mut(usize::from(class)) {
+            class.in_flight += 1;
+            class.common += u32::from(slot == SlotOf::Common);
         }
     }
 
-    fn gave_back(&mut self, class: u16) {
-        if let Some((_, in_flight)) = self.classes.get_mut(usize::from(class)) {
-            *in_flight = in_flight.saturating_sub(1);
+    fn gave_back(&mut self, class: u16, slot: SlotOf) {
+        if let Some(class) = self.classes.get_mut(usize::from(class)) {
+            class.in_flight = class.in_flight.saturating_sub(1);
+            class.common = class.common.saturating_sub(u32::from(slot == SlotOf::Common));
         }
     }
 }
@@ -210,10 +247,14 @@ impl Bulkhead {
         let mut bulkhead = Self {
             cap,
             in_flight: 0,
+            common: 0,
+            owed: 0,
             agents: Shares::default(),
             features: Shares::default(),
             classes: Classes::default(),
             started_sum: 0,
+            taken_last: Timestamp::ZERO,
+            stale_until: None,
             hold_mean: None,
             refused: 0,
         };
@@ -230,39 +271,60 @@ impl Bulkhead {
     /// Another cap and other shares for the same members, while calls run: shrinking below what is in flight only refuses newcomers.
     pub fn resize(&mut self, cap: u32, guarantees: &Guarantees) {
         self.cap = cap;
-        let fit = guarantees.sum_max() <= u64::from(cap);
+        let fit = guarantees.sum() <= u64::from(cap);
         let none = guarantees.nothing();
         let guarantees = if fit { guarantees } else { &none };
+        // proof of no loss: what fits into `cap` is no more than it.
+        self.owed = u32::try_from(guarantees.owed()).unwrap_or(cap);
         self.agents.resize(&guarantees.agents);
         self.features.resize(&guarantees.features);
         self.classes.resize(&guarantees.classes);
+        self.common = self.beyond_shares();
+        self.stale_until = (self.in_flight > 0).then_some(self.taken_last);
     }
 
-    /// Whether there is a slot for `member` now.
+    /// Whether there is a slot for `member` now. Who is owed one, as agent, feature or class with a minimum, gets any that is free. Who is owed
+    /// none gets one of those that nobody is owed, and of these leaves what higher classes keep from it; else somebody who is owed a slot
+    /// as a member of one kind could find it taken by those of another.
     pub fn has_room(&self, member: Member) -> bool {
-        let free = self.cap.saturating_sub(self.in_flight);
-        free > 0
-            && self.agents.leave_room(member.agent, free)
-            && self.features.leave_room(member.feature, free)
-            && self.classes.leave_room(member.class, free)
+        self.in_flight < self.cap
+            && (self.owes(member) || self.common_taken() + self.classes.kept_from(member.class) < self.cap - self.owed)
+    }
+
+    fn owes(&self, member: Member) -> bool {
+        self.agents.owes(member.agent) || self.features.owes(member.feature) || self.classes.owes(member.class)
+    }
+
+    /// How many slots count as those that nobody is owed: as they were given, but never more than are in flight beyond the shares of one
+    /// kind. A member that was beyond its share and now is within it has given such a slot back, whichever of its calls that was.
+    fn common_taken(&self) -> u32 {
+        self.common.min(self.beyond_shares())
+    }
+
+    fn beyond_shares(&self) -> u32 {
+        let within = self.agents.within.max(self.features.within).max(self.classes.within());
+        self.in_flight.saturating_sub(within)
     }
 
     /// Takes a slot for `member`, or none.
-    pub fn try_take(&mut self, member: Member, now: Timestamp, chance: Chance) -> Result<(), Full> {
+    pub fn try_take(&mut self, member: Member, now: Timestamp, chance: Chance) -> Result<SlotOf, Full> {
         if !self.has_room(member) {
             return Err(self.refuse(now, chance));
         }
-        self.take(member, now);
-        Ok(())
+        Ok(self.take(member, now))
     }
 
     /// Takes a slot that [`Bulkhead::has_room`] found.
-    pub(super) fn take(&mut self, member: Member, now: Timestamp) {
+    pub(super) fn take(&mut self, member: Member, now: Timestamp) -> SlotOf {
+        let slot = if self.owes(member) { SlotOf::Share } else { SlotOf::Common };
         self.in_flight += 1;
+        self.common += u32::from(slot == SlotOf::Common);
         self.started_sum += u128::from(now.nanoseconds());
+        self.taken_last = self.taken_last.max(now);
         self.agents.took(member.agent);
         self.features.took(member.feature);
-        self.classes.took(member.class);
+        self.classes.took(member.class, slot);
+        slot
     }
 
     /// A refusal for the lack of a slot, counted.
@@ -272,21 +334,26 @@ impl Bulkhead {
     }
 
     /// Gives back the slot that `member` took at `taken`.
-    pub fn give_back(&mut self, member: Member, taken: Timestamp, now: Timestamp) {
+    pub fn give_back(&mut self, (member, slot): (Member, SlotOf), taken: Timestamp, now: Timestamp) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        let is_stale = self.stale_until.is_some_and(|until| taken <= until);
+        self.common = self.common.saturating_sub(u32::from(slot == SlotOf::Common && !is_stale));
         self.started_sum = self.started_sum.saturating_sub(u128::from(taken.nanoseconds()));
         let held = now.since(taken).as_secs_f64();
         let mean = self.hold_mean.map_or(held, |mean| mean * (1.0 - MEAN_HOLD_WEIGHT) + held * MEAN_HOLD_WEIGHT);
         self.hold_mean = Some(mean);
         self.agents.gave_back(member.agent);
         self.features.gave_back(member.feature);
-        self.classes.gave_back(member.class);
+        self.classes.gave_back(member.class, slot);
+        if self.in_flight == 0 {
+            (self.common, self.stale_until) = (0, None);
+        }
     }
 
     /// Gives back a slot whose call never began: nothing is learnt from how long it was held.
-    pub fn undo(&mut self, member: Member, taken: Timestamp) {
+    pub fn undo(&mut self, slot: (Member, SlotOf), taken: Timestamp) {
         let mean = self.hold_mean;
-        self.give_back(member, taken, taken);
+        self.give_back(slot, taken, taken);
         self.hold_mean = mean;
     }
 
@@ -389,16 +456,76 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_different_kinds_do_not_take_each_others_slots() {
+        let share = |slots, kept_from| ClassShare { slots, kept_from };
+        let kept = Guarantees {
+            agents: vec![0],
+            features: vec![4, 0],
+            classes: vec![share(3, KeptFrom::Lower), share(0, KeptFrom::Lower), share(1, KeptFrom::All)],
+        };
+        assert_eq!(kept.sum(), 8);
+        let mut bulkhead = Bulkhead::shared(10, &kept);
+        let mut take_all = |feature, class| {
+            let member = Member { agent: 0, feature, class };
+            (0..20).filter(|_| bulkhead.try_take(member, Timestamp::ZERO, CHANCE).is_ok()).count()
+        };
+        assert_eq!(take_all(1, 1), 2, "a flood has what nobody keeps");
+        assert_eq!(take_all(0, 1), 4, "the feature has its own, whatever classes keep");
+        assert_eq!(take_all(1, 2), 1, "the lowest class has its minimum, whatever features keep");
+        assert_eq!(take_all(1, 0), 3, "the highest class has the rest");
+        let too_much = Guarantees { agents: vec![8], features: vec![8], ..Guarantees::default() };
+        let mut none = Bulkhead::shared(10, &too_much);
+        assert!((0..10).all(|_| {
+            none.try_take(Member { agent: 0, feature: NO_MEMBER, class: NO_MEMBER }, Timestamp::ZERO, CHANCE).is_ok()
+        }));
+    }
+
+    proptest! {
+        /// Whoever is owed a slot gets one at every moment, in every history of others.
+        #[test]
+        fn what_is_owed_is_there_at_every_moment(
+            agents in prop::collection::vec(0_u32..4, 0..3),
+            features in prop::collection::vec(0_u32..4, 0..3),
+            minimums in prop::collection::vec(0_u32..3, 0..3),
+            spare in 0_u32..4,
+            steps in prop::collection::vec((any::<bool>(), 0_u16..4, 0_u16..4, 0_u16..4, 0_usize..20), 0..120),
+        ) {
+            let classes = minimums.iter().map(|slots| ClassShare { slots: *slots, kept_from: KeptFrom::All }).collect();
+            let kept = Guarantees { agents, features, classes };
+            let cap = u32::try_from(kept.sum()).unwrap() + spare;
+            let mut bulkhead = Bulkhead::shared(cap, &kept);
+            let mut held: Vec<(Member, SlotOf)> = Vec::new();
+            for (take, agent, feature, class, which) in steps {
+                let member = Member { agent, feature, class };
+                if take {
+                    let count = |is: &dyn Fn(&Member) -> bool| u32::try_from(held.iter().filter(|(held, _)| is(held)).count()).unwrap();
+                    let share = |shares: &[u32], place: u16| shares.get(usize::from(place)).copied().unwrap_or(0);
+                    let is_owed = count(&|held| held.agent == agent) < share(&kept.agents, agent)
+                        || count(&|held| held.feature == feature) < share(&kept.features, feature)
+                        || count(&|held| held.class == class) < kept.classes.get(usize::from(class)).map_or(0, |share| share.slots);
+                    let got = bulkhead.try_take(member, Timestamp::ZERO, CHANCE);
+                    prop_assert!(got.is_ok() || !is_owed, "{:?} of {:?} with {:?}", member, kept, held);
+                    held.extend(got.map(|slot| (member, slot)));
+                } else if !held.is_empty() {
+                    let member = held.swap_remove(which % held.len());
+                    bulkhead.give_back(member, Timestamp::ZERO, Timestamp::ZERO);
+                }
+                prop_assert!(bulkhead.in_flight() <= cap);
+            }
+        }
+    }
+
+    #[test]
     fn shrinking_below_what_is_in_flight_only_refuses_newcomers() {
         let mut bulkhead = Bulkhead::single(10);
         assert!((0..10).all(|_| take(&mut bulkhead, 0)));
         bulkhead.resize(2, &Guarantees::default());
         assert_eq!((bulkhead.in_flight(), take(&mut bulkhead, 0)), (10, false));
         for _ in 0..8 {
-            bulkhead.give_back(Member::agent(0), Timestamp::ZERO, Timestamp::from_millis(5));
+            bulkhead.give_back((Member::agent(0), SlotOf::Common), Timestamp::ZERO, Timestamp::from_millis(5));
         }
         assert!(!take(&mut bulkhead, 0));
-        bulkhead.give_back(Member::agent(0), Timestamp::ZERO, Timestamp::from_millis(5));
+        bulkhead.give_back((Member::agent(0), SlotOf::Common), Timestamp::ZERO, Timestamp::from_millis(5));
         assert!(take(&mut bulkhead, 0));
     }
 
@@ -410,7 +537,7 @@ mod tests {
             // Calls of 8 s; both slots taken together at 100 s: at 103 s about 5 s are left.
             let seconds = |seconds: u64| zero.after(Duration::from_secs(seconds));
             bulkhead.try_take(Member::agent(0), zero, CHANCE).unwrap();
-            bulkhead.give_back(Member::agent(0), zero, seconds(8));
+            bulkhead.give_back((Member::agent(0), SlotOf::Common), zero, seconds(8));
             for _ in 0..2 {
                 bulkhead.try_take(Member::agent(0), seconds(100), CHANCE).unwrap();
             }
@@ -443,6 +570,7 @@ mod tests {
         ) {
             let mut bulkhead = Bulkhead::shared(cap, &Guarantees::of_agents(&shares));
             let mut model = vec![0_u32; shares.len()];
+            let mut slots: Vec<Vec<(SlotOf, Timestamp)>> = vec![Vec::new(); shares.len()];
             let mut cap = cap;
             for (at, (member, take, new_cap)) in steps.into_iter().enumerate() {
                 let member = member % shares.len();
@@ -458,13 +586,17 @@ mod tests {
                     let want = if model[member] < share(member) { free > 0 } else { free > others };
                     let got = bulkhead.try_take(who, now, CHANCE);
                     prop_assert_eq!(got.is_ok(), want);
-                    if let Err(full) = got {
-                        prop_assert!(full.retry_after >= RETRY_AFTER_MIN && full.retry_after <= RETRY_AFTER_MAX);
+                    match got {
+                        Ok(slot) => slots[member].push((slot, now)),
+                        Err(full) => {
+                            prop_assert!(full.retry_after >= RETRY_AFTER_MIN && full.retry_after <= RETRY_AFTER_MAX);
+                        }
                     }
                     model[member] += u32::from(want);
                 } else if model[member] > 0 {
                     model[member] -= 1;
-                    bulkhead.give_back(who, Timestamp::ZERO, now);
+                    let (slot, taken) = slots[member].pop().unwrap();
+                    bulkhead.give_back((who, slot), taken, now);
                 } else {
                     cap = new_cap;
                     bulkhead.resize(cap, &Guarantees::of_agents(&shares));

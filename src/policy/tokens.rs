@@ -1,6 +1,7 @@
 //! A token budget: a hard cap over every rolling minute. Says whether a request's tokens fit, and when they would; takes back what was
 //! not used, and remembers what was used beyond. It counts nothing itself and knows no model: amounts are handed in.
 
+mod account;
 pub mod accounts;
 pub mod draw;
 pub mod told;
@@ -12,11 +13,13 @@ use crate::model::clock::Timestamp;
 /// What was taken counts for so long, to the nanosecond: no edge at which twice the cap fits, as clock-aligned minutes have, and no burst
 /// beside a refill, as a bucket has.
 pub const WINDOW: Duration = Duration::from_secs(60);
-/// So many entries a budget keeps at most. Beyond, neighbours in time are merged and leave together with the later one, by which an
-/// amount may count up to [`MERGED_LATE_MAX`] longer than a minute, and never shorter.
-pub const ENTRIES_MAX: usize = 1_024;
-/// See [`ENTRIES_MAX`]. Half of the entries fill a minute at this distance, so that merging always makes room for as many again.
-pub const MERGED_LATE_MAX: Duration = Duration::from_nanos(60_000_000_000 / (ENTRIES_MAX as u64 / 2));
+/// So many entries of a minute are kept apart to the nanosecond. Beyond, an amount that is taken within [`JOINED_LATE_MAX`] of the last
+/// entry's first is counted with it and leaves with the latest of them, by which it may count so much longer than a minute, and never shorter.
+pub const ENTRIES_APART: usize = 256;
+/// See [`ENTRIES_APART`].
+pub const JOINED_LATE_MAX: Duration = Duration::from_millis(100);
+/// So many entries a budget keeps at most: those apart, and one each [`JOINED_LATE_MAX`] of the minute after the last of them.
+pub const ENTRIES_MAX: usize = ENTRIES_APART + 600;
 /// No budget and no amount is larger; a number beyond is nonsense that somebody told us.
 pub const TOKENS_MAX: u64 = 1 << 40;
 /// What a vendor says of its own budget holds for so long at most: then it is asked again, whatever date it named.
@@ -102,21 +105,28 @@ impl TokenBudget {
 
     /// Takes an amount, or nothing. An amount of 0 always fits: it is the place where real use is written down later.
     pub fn reserve(&mut self, tokens: u64, now: Timestamp) -> Result<ReservationId, BudgetRefusal> {
+        self.look(tokens, now)?;
+        Ok(self.take(tokens, now))
+    }
+
+    /// Takes an amount that was found to fit.
+    pub(crate) fn take(&mut self, tokens: u64, now: Timestamp) -> ReservationId {
         let now = self.advance(now);
-        self.ask(tokens, now)?;
         if let Some(narrowed) = &mut self.narrowed {
             narrowed.left -= tokens.min(narrowed.left);
         }
-        self.used += tokens;
-        self.reserved += tokens;
+        self.used = self.used.saturating_add(tokens);
+        self.reserved = self.reserved.saturating_add(tokens);
+        let is_crowded = self.entries.len() >= ENTRIES_APART;
         match self.entries.back_mut() {
-            Some(last) if last.at == now => {
-                last.tokens += tokens;
-                last.reserved += tokens;
+            Some(last) if last.at == now || is_crowded && now.since(last.from) < JOINED_LATE_MAX => {
+                last.at = now;
+                last.tokens = last.tokens.saturating_add(tokens);
+                last.reserved = last.reserved.saturating_add(tokens);
             }
-            _ => self.push(Entry { from: now, at: now, tokens, reserved: tokens }),
+            _ => self.entries.push_back(Entry { from: now, at: now, tokens, reserved: tokens }),
         }
-        Ok(ReservationId { at: now, tokens })
+        ReservationId { at: now, tokens }
     }
 
     /// Puts the real use in place of what was reserved, in the reservation's own minute: the rest is free again at once, and what was
@@ -128,8 +138,12 @@ impl TokenBudget {
         if at.after(WINDOW) <= now {
             return;
         }
-        // Merged ones moved to the next later entry, so it is in the first one that is not earlier.
-        let place = self.entries.partition_point(|entry| entry.at < at);
+        // Those that were joined by others are in the first entry that is not earlier; most are settled while they are in the last.
+        let before_last = self.entries.len().checked_sub(2).and_then(|place| self.entries.get(place));
+        let place = match before_last {
+            Some(before_last) if before_last.at >= at => self.entries.partition_point(|entry| entry.at < at),
+            _ => self.entries.len().saturating_sub(1),
+        };
         if let Some(entry) = self.entries.get_mut(place) {
             let used = used.min(TOKENS_MAX);
             entry.reserved = entry.reserved.saturating_sub(tokens);
@@ -229,29 +243,6 @@ impl TokenBudget {
             self.narrowed = None;
         }
         now
-    }
-
-    fn push(&mut self, entry: Entry) {
-        if self.entries.len() >= ENTRIES_MAX {
-            self.merge();
-        }
-        self.entries.push_back(entry);
-    }
-
-    /// Merges what lies close together in time. What was merged before is measured from its earliest, so that nothing moves twice as far.
-    fn merge(&mut self) {
-        let mut merged: VecDeque<Entry> = VecDeque::with_capacity(ENTRIES_MAX);
-        for entry in self.entries.drain(..) {
-            match merged.back_mut() {
-                Some(last) if entry.at.since(last.from) < MERGED_LATE_MAX => {
-                    last.at = entry.at;
-                    last.tokens = last.tokens.saturating_add(entry.tokens);
-                    last.reserved = last.reserved.saturating_add(entry.reserved);
-                }
-                _ => merged.push_back(entry),
-            }
-        }
-        self.entries = merged;
     }
 }
 

@@ -1,10 +1,7 @@
 //! Adaptive limits at work: the supervisor tells each provider's limit how its attempts ended, and what it says becomes the provider's
 //! slots at once. Every change is an event, a metric and a line of the log, with its reason. It judges nothing itself.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use metrics::{Counter, Gauge, Label};
 
@@ -16,6 +13,8 @@ use super::{
     metric,
     ports::Progress,
     settings::ProviderSettings,
+    shielded::Shielded,
+    sync::Mutex,
 };
 use crate::{
     model::{clock::Timestamp, facts::Ending, name::Name, reply::Usage},
@@ -54,11 +53,13 @@ pub(crate) struct Told {
 
 /// A provider's limit.
 pub(crate) struct ProviderLimit {
-    /// Written by the supervisor and by a reload.
-    limit: Mutex<AdaptiveLimit>,
+    /// Written by the supervisor and by a reload, after which it is the same one.
+    limit: Arc<Mutex<AdaptiveLimit>>,
     shares: ProviderShares,
-    gauge: Gauge,
-    changes: Vec<(Reason, Counter)>,
+    /// What the reload that made this changed: told once this is what everybody finds.
+    by_reload: Option<Change>,
+    gauge: Shielded<Gauge>,
+    changes: Vec<(Reason, Shielded<Counter>)>,
 }
 
 /// What is kept of a provider's slots, whatever their number.
@@ -68,21 +69,30 @@ pub(crate) struct ProviderShares {
     pub(crate) agents: Vec<Option<u32>>,
     /// By feature.
     pub(crate) features: Vec<u32>,
+    /// So many are never kept for anybody: a limit that has fallen to what is kept would never be used up by those who have a share, and so
+    /// never rise for the others.
+    pub(crate) common: u32,
 }
 
 impl ProviderShares {
-    /// What is kept of `cap` slots. Where what is configured does not fit, each has its part of what is there.
+    /// What is kept of `cap` slots. Agents without a share of their own have an equal part of all, or of what the others leave where that is
+    /// less. Where what is configured does not fit, each has its part of what classes leave.
     pub(crate) fn at(&self, cap: u32, classes: Vec<ClassShare>) -> Guarantees {
-        let configured: Vec<u32> = self.agents.iter().flatten().copied().collect();
-        let sum = configured.iter().fold(0, |sum: u32, share| sum.saturating_add(*share));
+        let of_classes = classes.iter().fold(0, |sum: u32, share| sum.saturating_add(share.slots));
+        let left = cap.saturating_sub(of_classes).saturating_sub(self.common);
+        let configured = self.agents.iter().flatten().chain(&self.features);
+        let sum = configured.fold(0, |sum: u32, share| sum.saturating_add(*share));
         let unnamed = self.agents.iter().filter(|share| share.is_none()).count();
-        let equal = Bulkhead::equal_shares(cap, self.agents.len()).first().copied().unwrap_or(0);
-        let rest = Bulkhead::equal_shares(cap.saturating_sub(sum), unnamed).first().copied().unwrap_or(0);
-        let share = |share: &Option<u32>| share.map_or(equal.min(rest), |share| part(share, sum, cap));
-        let of_features = self.features.iter().fold(0, |sum: u32, share| sum.saturating_add(*share));
+        // Who is gone has a share of none, and makes nobody else's smaller.
+        let here = self.agents.iter().filter(|share| **share != Some(0)).count();
+        let equal = Bulkhead::equal_shares(cap, here).first().copied().unwrap_or(0);
+        let rest = Bulkhead::equal_shares(left.saturating_sub(sum), unnamed).first().copied().unwrap_or(0);
+        // From whom should the only one keep a share? It would only stand in the way of its own classes and features.
+        let usual = if here > 1 { equal.min(rest) } else { 0 };
+        let share = |share: &Option<u32>| share.map_or(usual, |share| part(share, sum, left));
         Guarantees {
             agents: self.agents.iter().map(share).collect(),
-            features: self.features.iter().map(|share| part(*share, of_features, cap)).collect(),
+            features: self.features.iter().map(|share| part(*share, sum, left)).collect(),
             classes,
         }
     }
@@ -104,15 +114,36 @@ impl ProviderLimit {
         shares: ProviderShares,
         now: Timestamp,
     ) -> Self {
-        let label = || Label::new("provider", settings.name.as_str().to_owned());
+        let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
+        Self::with(&settings.name, Arc::new(Mutex::new(limit)), shares, None)
+    }
+
+    /// The same limit with other bounds and shares: it stays where it is as far as they allow, and has learnt what it had.
+    pub(crate) fn renewed(
+        &self,
+        settings: &ProviderSettings,
+        adaptive: AdaptiveSettings,
+        shares: ProviderShares,
+        now: Timestamp,
+    ) -> Self {
+        let change = lock(&self.limit).change_bounds(adaptive, settings.slots, now);
+        Self::with(&settings.name, Arc::clone(&self.limit), shares, change)
+    }
+
+    fn with(
+        provider: &Name,
+        limit: Arc<Mutex<AdaptiveLimit>>,
+        shares: ProviderShares,
+        by_reload: Option<Change>,
+    ) -> Self {
+        let label = || Label::new("provider", provider.as_str().to_owned());
         let counter = |reason: Reason| {
             let labels = vec![label(), Label::from_static_parts("reason", reason.as_str())];
-            (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels))
+            (reason, metrics::counter!(metric::LIMIT_CHANGES.name, labels).into())
         };
-        let limit = AdaptiveLimit::new(adaptive, settings.slots, now);
-        let gauge = metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]);
-        gauge.set(f64::from(limit.limit()));
-        Self { limit: Mutex::new(limit), shares, gauge, changes: Reason::ALL.map(counter).into() }
+        let gauge = Shielded::from(metrics::gauge!(metric::ADAPTIVE_LIMIT.name, vec![label()]));
+        gauge.set(f64::from(lock(&limit).limit()));
+        Self { limit, shares, by_reload, gauge, changes: Reason::ALL.map(counter).into() }
     }
 
     /// The slots that there are now, and what is kept of them.
@@ -175,15 +206,15 @@ impl Runtime {
     }
 }
 
-/// A provider's limit gets other bounds, for what it has learnt so far.
-pub(crate) fn change_bounds(shared: &Arc<Shared>, provider: &ProviderCore, settings: &ProviderSettings) {
-    let (Some(adaptive), Some(count), Some(bounds)) = (&provider.adaptive, provider.count, settings.adaptive) else {
-        return;
-    };
-    let change = lock(&adaptive.limit).change_bounds(bounds, settings.slots, shared.now());
-    if let Some(change) = change {
-        publish(shared, &provider.settings.name, (adaptive, count), change);
+/// A reload is done: slots are what the limit says by now, kept for whom they are kept for now, and who watches hears of it.
+pub(crate) fn reloaded(shared: &Arc<Shared>, provider: &ProviderCore) {
+    let (Some(adaptive), Some(count)) = (&provider.adaptive, provider.count) else { return };
+    if let Some(change) = adaptive.by_reload {
+        tell(shared, &provider.settings.name, adaptive, change);
     }
+    // What was learnt while the reload was under way came with the shares from before it.
+    let cap = adaptive.limit();
+    shared.compartments.resize(shared, count, cap, |classes| adaptive.shares.at(cap, classes));
 }
 
 fn publish(
@@ -193,6 +224,11 @@ fn publish(
     change: Change,
 ) {
     shared.compartments.resize(shared, count, change.to, |classes| adaptive.shares.at(change.to, classes));
+    tell(shared, provider, adaptive, change);
+}
+
+/// Every change is an event, a metric and a line of the log.
+fn tell(shared: &Shared, provider: &Name, adaptive: &ProviderLimit, change: Change) {
     adaptive.gauge.set(f64::from(change.to));
     if let Some((_, counter)) = adaptive.changes.iter().find(|(reason, _)| *reason == change.reason) {
         counter.increment(1);
@@ -213,17 +249,29 @@ mod tests {
 
     #[test]
     fn shares_fit_whatever_the_limit_is() {
-        let shares = ProviderShares { agents: vec![Some(4), None, None], features: vec![6, 2] };
+        let shares = ProviderShares { agents: vec![Some(4), None, None], features: vec![6, 2], common: 0 };
         for (cap, agents, features) in [
-            (20, vec![4, 6, 6], vec![6, 2]),
-            (10, vec![4, 3, 3], vec![6, 2]),
-            (8, vec![4, 2, 2], vec![6, 2]),
-            (4, vec![4, 0, 0], vec![3, 1]),
-            (2, vec![2, 0, 0], vec![1, 0]),
+            (40, vec![4, 13, 13], vec![6, 2]),
+            (20, vec![4, 4, 4], vec![6, 2]),
+            (12, vec![4, 0, 0], vec![6, 2]),
+            (10, vec![3, 0, 0], vec![5, 1]),
+            (4, vec![1, 0, 0], vec![2, 0]),
             (0, vec![0, 0, 0], vec![0, 0]),
         ] {
             let kept = shares.at(cap, Vec::new());
+            assert!(kept.sum() <= u64::from(cap), "{cap}");
             assert_eq!((kept.agents, kept.features), (agents, features), "{cap}");
         }
+        let interactive = vec![ClassShare { slots: 3, kept_from: crate::policy::bulkhead::KeptFrom::Lower }];
+        let alone = ProviderShares { agents: vec![None], features: vec![4], common: 0 };
+        let adaptive = ProviderShares { agents: vec![Some(2), Some(3)], features: Vec::new(), common: 1 };
+        assert_eq!(
+            adaptive.at(5, Vec::new()).agents,
+            [1, 2],
+            "one is anybody's, or nobody else would ever make it rise"
+        );
+        assert_eq!(alone.at(10, interactive.clone()).agents, [0], "a lone agent has nobody to keep a share from");
+        let two = ProviderShares { agents: vec![None, None], features: vec![1], common: 0 };
+        assert_eq!(two.at(10, interactive).agents, [3, 3], "equal parts of what features and classes leave");
     }
 }

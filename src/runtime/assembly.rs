@@ -1,14 +1,7 @@
 //! Putting the cores together: providers with their guards and slots, agents with their targets, each with its breaker. Nothing is
 //! started here, and every rule between the parts is checked.
 
-use std::{
-    collections::HashMap,
-    num::NonZeroU32,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
-
-use arc_swap::ArcSwapOption;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     address::Address,
@@ -18,10 +11,10 @@ use super::{
     ports::{Backend, Clock, ColdStart},
     presence::Presence,
     provider_shares::{adaptive_limit, guarantees},
-    rates::Rate,
     reload::before::Before,
     settings::{AgentSettings, ProviderSettings, SLOTS_MAX, TargetSettings},
     supervisor::Book,
+    sync::atomic::AtomicBool,
     warming::{Models, cold_start},
 };
 use crate::{
@@ -84,7 +77,7 @@ pub(crate) fn make_providers(
         let key_guard = settings.key.as_ref().map(|key| add(format!("key:{name}/{key}"), Scope::Key));
         let places = before.members(name, members.iter().map(|member| &member.name));
         let kept = before.provider(name).and_then(|known| known.count);
-        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before.now)?;
+        let adaptive = adaptive_limit(settings, (&members, &places), compartments, before)?;
         let slots = match (&adaptive, settings.slots) {
             (Some(adaptive), _) => Some(adaptive.kept(compartments.classes())),
             (None, Some(cap)) => Some((cap, guarantees(settings, cap, (&members, &places), compartments)?)),
@@ -93,14 +86,11 @@ pub(crate) fn make_providers(
         };
         let compartment = || -> Arc<str> { format!("provider:{name}").into() };
         let count = slots.map(|(cap, guarantees)| compartments.renew(kept, compartment, cap, &guarantees));
-        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
-        let new_rate = |per_minute| Arc::new(Rate::new(compartment(), per_minute, Arc::clone(clock)));
-        let rate = before.rate(settings).or_else(|| per_minute.map(new_rate));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
         let core = ProviderCore {
             settings: settings.clone(),
             count,
-            rate: ArcSwapOption::from(rate),
+            rate: before.rate(settings, compartment, clock),
             adaptive,
             guard,
             key_guard: key_guard.transpose()?,

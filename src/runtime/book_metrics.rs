@@ -7,34 +7,35 @@ use metrics::{Counter, Gauge, Label};
 use super::{
     book::{Entry, Shown},
     metric,
+    shielded::Shielded,
 };
 use crate::policy::breaker::state::{Reason, StateName, Transition};
 
 /// A breaker's metrics, looked up once.
 pub(super) struct EntryMetrics {
-    pub(super) success: Counter,
-    pub(super) failure: Counter,
-    pub(super) ignored: Counter,
-    pub(super) stale: Counter,
-    pub(super) failure_share: Gauge,
-    pub(super) slow_share: Gauge,
+    pub(super) success: Shielded<Counter>,
+    pub(super) failure: Shielded<Counter>,
+    pub(super) ignored: Shielded<Counter>,
+    pub(super) stale: Shielded<Counter>,
+    pub(super) failure_share: Shielded<Gauge>,
+    pub(super) slow_share: Shielded<Gauge>,
 }
 
 impl EntryMetrics {
     pub(super) fn of(name: &Arc<str>) -> Self {
         let outcome = |verdict: &'static str| {
             let labels = vec![Label::new("breaker", name.to_string()), Label::from_static_parts("verdict", verdict)];
-            metrics::counter!(metric::BREAKER_OUTCOMES.name, labels)
+            Shielded::from(metrics::counter!(metric::BREAKER_OUTCOMES.name, labels))
         };
-        let share =
-            |metric: metric::Metric| metrics::gauge!(metric.name, vec![Label::new("breaker", name.to_string())]);
+        let labels = || vec![Label::new("breaker", name.to_string())];
+        let share = |metric: metric::Metric| Shielded::from(metrics::gauge!(metric.name, labels()));
         Self {
             failure_share: share(metric::BREAKER_FAILURE_SHARE),
             slow_share: share(metric::BREAKER_SLOW_SHARE),
             success: outcome("success"),
             failure: outcome("failure"),
             ignored: outcome("ignored"),
-            stale: metrics::counter!(metric::BREAKER_STALE.name, vec![Label::new("breaker", name.to_string())]),
+            stale: metrics::counter!(metric::BREAKER_STALE.name, labels()).into(),
         }
     }
 }

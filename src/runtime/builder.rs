@@ -1,9 +1,6 @@
-//! Building a runtime: checks that everything fits together, makes the cores and breakers, starts the actors.
+//! Building a runtime from its parts: checks that everything fits together, makes the cores and breakers, starts the actors.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64},
-};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use ractor::Actor;
@@ -13,7 +10,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     adaptive::LIMIT_EVENTS_MAX,
     address::Address,
-    assembly::{self, AgentParts, Made},
+    assembly::{self, Made},
     callers::{CallerSettings, Callers},
     capture::Captures,
     compartments::{Compartments, State},
@@ -25,8 +22,8 @@ use super::{
     engine::Runtime,
     journal::Journal,
     ladders::Ladders,
-    outside::OutsideBackend,
     overload::Overload,
+    parts::Parts,
     ports::{Backend, CallLog, Clock, TokioClock},
     pulse::Pulse,
     reload::before::Before,
@@ -35,6 +32,10 @@ use super::{
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
     supervisor::Book,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64},
+    },
     warming::Models,
 };
 use crate::{
@@ -78,19 +79,9 @@ pub enum StartError {
         /// The rule.
         broken: InvalidSetting,
     },
-    /// The shares guaranteed to a provider's agents do not fit into its slots.
-    #[error("{provider}: agents are guaranteed {guaranteed} slots, but there are {slots}")]
+    /// What a provider keeps for agents, features and classes does not fit into its slots.
+    #[error("{provider}: {guaranteed} slots are kept for agents, features and classes, but there are {slots}")]
     Shares {
-        /// The provider.
-        provider: Name,
-        /// The sum of the shares.
-        guaranteed: u64,
-        /// Its slots.
-        slots: u32,
-    },
-    /// The slots that a provider keeps for features do not fit into its own.
-    #[error("{provider}: features are guaranteed {guaranteed} slots, but there are {slots}")]
-    FeatureShares {
         /// The provider.
         provider: Name,
         /// The sum of the shares.
@@ -122,37 +113,30 @@ pub enum StartError {
 pub struct RuntimeBuilder {
     clock: Option<Arc<dyn Clock>>,
     seed: Option<u64>,
-    providers: Vec<ProviderSettings>,
-    agents: Vec<AgentParts>,
+    parts: Parts,
     call_log: Option<Arc<dyn CallLog>>,
     dead_letter_box: Option<Arc<dyn DeadLetterBox>>,
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
-    compartments: CompartmentSettings,
-    spending: SpendingSettings,
-    run_caps: RunCaps,
-    callers: CallerSettings,
-    ladders: Ladders,
-    deferred: Option<QueueParts>,
+    queue: Option<QueuePlace>,
 }
 
-/// Where calls that are put off are kept, how, and who is told of their end.
-type QueueParts = (Arc<dyn DeferredStore>, DeferredSettings, Option<Arc<dyn Push>>);
+/// Where calls that are put off are kept, and who is told of their end.
+type QueuePlace = (Arc<dyn DeferredStore>, Option<Arc<dyn Push>>);
 
 /// The queue, if there is a place for one; an error if a ladder needs it.
-fn queue_of(parts: Option<QueueParts>, ladders: &Ladders) -> Result<Option<Arc<DeferredQueue>>, StartError> {
-    let Some((store, settings, push)) = parts else {
-        return if ladders.any_defers() { Err(StartError::NoQueue) } else { Ok(None) };
+fn queue_of(place: Option<QueuePlace>, parts: &Parts) -> Result<Option<Arc<DeferredQueue>>, StartError> {
+    let Some((store, push)) = place else {
+        return if parts.ladders.any_defers() { Err(StartError::NoQueue) } else { Ok(None) };
     };
     // One life of one process: what is left of an earlier one is known by its name.
     let life = format!("{}-{:x}", std::process::id(), fastrand::u64(..));
-    Ok(Some(Arc::new(DeferredQueue::new(store, settings, push, life))))
+    Ok(Some(Arc::new(DeferredQueue::new(store, parts.deferred.clone(), push, life))))
 }
 
 impl std::fmt::Debug for RuntimeBuilder {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let agents: Vec<&str> = self.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
-        formatter.debug_struct("RuntimeBuilder").field("agents", &agents).finish_non_exhaustive()
+        formatter.debug_struct("RuntimeBuilder").field("parts", &self.parts).finish_non_exhaustive()
     }
 }
 
@@ -171,59 +155,75 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Adds a provider.
+    /// Everything that a reload can change, as a whole; it stands instead of what was given before.
     #[must_use]
-    pub fn provider(mut self, settings: ProviderSettings) -> Self {
-        self.providers.push(settings);
+    pub fn parts(mut self, parts: Parts) -> Self {
+        self.parts = parts;
         self
     }
 
-    /// Adds an agent whose work `backend` does.
+    /// See [`Parts::provider`].
     #[must_use]
-    pub fn agent(self, settings: AgentSettings, backend: Arc<dyn Backend>) -> Self {
-        self.agent_with_targets(settings, Rank { order: 0, weight: 1 }, backend, Vec::new())
+    pub fn provider(self, settings: ProviderSettings) -> Self {
+        self.with(|parts| parts.provider(settings))
     }
 
-    /// Adds an agent whose work several places can do: the one of its settings, with this rank, and further ones. They share the
-    /// agent's slots; each has its own breaker, its provider's guards and an actor of its own.
+    /// See [`Parts::agent`].
+    #[must_use]
+    pub fn agent(self, settings: AgentSettings, backend: Arc<dyn Backend>) -> Self {
+        self.with(|parts| parts.agent(settings, backend))
+    }
+
+    /// See [`Parts::agent_with_targets`].
     #[must_use]
     pub fn agent_with_targets(
-        mut self,
+        self,
         settings: AgentSettings,
         rank: Rank,
         backend: Arc<dyn Backend>,
         further: Vec<(TargetSettings, Arc<dyn Backend>)>,
     ) -> Self {
-        self.agents.push(AgentParts { settings, rank, backend, further });
-        self
+        self.with(|parts| parts.agent_with_targets(settings, rank, backend, further))
     }
 
-    /// Counts callers by feature, tenant and class; nobody is counted so without this.
+    /// See [`Parts::guarded`].
     #[must_use]
-    pub fn compartments(mut self, settings: CompartmentSettings) -> Self {
-        self.compartments = settings;
-        self
+    pub fn guarded(self, settings: AgentSettings) -> Self {
+        self.with(|parts| parts.guarded(settings))
     }
 
-    /// Token budgets of providers, and prices; budgets of features and tenants stand with their compartments. Nothing is counted
-    /// without either.
+    /// See [`Parts::compartments`].
     #[must_use]
-    pub fn spending(mut self, settings: SpendingSettings) -> Self {
-        self.spending = settings;
-        self
+    pub fn compartments(self, settings: CompartmentSettings) -> Self {
+        self.with(|parts| parts.compartments(settings))
     }
 
-    /// What each run may use in all; nothing is capped without this.
+    /// See [`Parts::spending`].
     #[must_use]
-    pub fn run_caps(mut self, caps: RunCaps) -> Self {
-        self.run_caps = caps;
-        self
+    pub fn spending(self, settings: SpendingSettings) -> Self {
+        self.with(|parts| parts.spending(settings))
     }
 
-    /// Guards each caller against running away; nobody is without this.
+    /// See [`Parts::run_caps`].
     #[must_use]
-    pub fn callers(mut self, settings: CallerSettings) -> Self {
-        self.callers = settings;
+    pub fn run_caps(self, caps: RunCaps) -> Self {
+        self.with(|parts| parts.run_caps(caps))
+    }
+
+    /// See [`Parts::callers`].
+    #[must_use]
+    pub fn callers(self, settings: CallerSettings) -> Self {
+        self.with(|parts| parts.callers(settings))
+    }
+
+    /// See [`Parts::ladders`]. Those that put calls off need [`RuntimeBuilder::deferred`].
+    #[must_use]
+    pub fn ladders(self, ladders: Ladders) -> Self {
+        self.with(|parts| parts.ladders(ladders))
+    }
+
+    fn with(mut self, add: impl FnOnce(Parts) -> Parts) -> Self {
+        self.parts = add(self.parts);
         self
     }
 
@@ -256,13 +256,6 @@ impl RuntimeBuilder {
         self
     }
 
-    /// What refused and failed calls do next; nothing without this. Ladders that put calls off need [`RuntimeBuilder::deferred`].
-    #[must_use]
-    pub fn ladders(mut self, ladders: Ladders) -> Self {
-        self.ladders = ladders;
-        self
-    }
-
     /// Keeps calls that are put off there, makes them when their time has come, and tells `push` of their end. The clock must then count
     /// from the Unix epoch.
     #[must_use]
@@ -272,19 +265,17 @@ impl RuntimeBuilder {
         settings: DeferredSettings,
         push: Option<Arc<dyn Push>>,
     ) -> Self {
-        self.deferred = Some((store, settings, push));
-        self
-    }
-
-    /// Adds an agent whose work is done outside: its guards are asked with [`super::handle::AgentHandle::enter`] or stand around a
-    /// client as a [`super::guard_layer::GuardLayer`].
-    #[must_use]
-    pub fn guarded(self, settings: AgentSettings) -> Self {
-        self.agent(settings, Arc::new(OutsideBackend))
+        self.queue = Some((store, push));
+        self.with(|parts| parts.deferred(settings))
     }
 
     /// Starts the actors on the present tokio runtime.
     pub async fn start(self) -> Result<Runtime, StartError> {
+        begin(self.assemble()?).await
+    }
+
+    /// Everything that a runtime is made of, before its actors.
+    pub(crate) fn assemble(self) -> Result<Arc<Shared>, StartError> {
         self.check()?;
         let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         tracing::debug!(seed, "all jitter comes from this seed");
@@ -292,28 +283,29 @@ impl RuntimeBuilder {
         let clock = self.clock.unwrap_or_else(|| Arc::new(TokioClock::start()));
         let before = Before::nothing(clock.now());
         let (mut book, mut state) = (Book::default(), State::default());
-        let mut compartments = CompartmentsBuilder::new(&self.compartments, &mut state, before.now);
-        let targets = assembly::lay_out(self.agents)?;
+        let parts = self.parts;
+        let mut compartments = CompartmentsBuilder::new(&parts.compartments, &mut state, before.now);
+        let targets = assembly::lay_out(parts.agents.clone())?;
         let making = (&mut book, &mut compartments);
         let loaded = Models::default();
-        let providers = assembly::make_providers(&self.providers, &targets, making, (chance, &clock), &before)?;
+        let providers = assembly::make_providers(&parts.providers, &targets, making, (chance, &clock), &before)?;
         let making = (&mut book, &mut compartments);
         let Made { agents, models } = assembly::make_agents(targets, &providers, making, chance, &before, &loaded)?;
         compartments.begin();
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
-        let deferred = queue_of(self.deferred, &self.ladders)?;
+        let deferred = queue_of(self.queue, &parts)?;
         let aborting = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        Ok(Arc::new(Shared {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
-            run_caps: Mutex::new(self.run_caps),
-            tokens: TokenBook::new(self.spending, &self.compartments, &self.providers),
-            callers: Callers::new(self.callers, Arc::clone(&clock)),
-            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&self.compartments, &clock)),
-            overload: Overload::new(self.compartments.shedding.clone(), chance, Arc::clone(&clock)),
+            run_caps: Mutex::new(parts.run_caps),
+            tokens: TokenBook::new(parts.spending, &parts.compartments, &parts.providers),
+            callers: Callers::new(parts.callers, Arc::clone(&clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &clock)),
+            overload: Overload::new(parts.compartments.shedding.clone(), chance, Arc::clone(&clock)),
             limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
-            compartments: Compartments::of(state, self.compartments.classes),
+            compartments: Compartments::of(state),
             clock,
             models: loaded,
             supervisor: Address::vacant(),
@@ -330,21 +322,20 @@ impl RuntimeBuilder {
             dead_letters: DeadLetters::with(self.dead_letter_box),
             call_log: self.call_log,
             journal: self.journal,
-            ladders: ArcSwap::from_pointee(self.ladders),
+            ladders: ArcSwap::from_pointee(parts.ladders),
             deferred,
             captures: self.captures,
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),
             gone_labels: ArcSwap::default(),
-        });
-        begin(shared).await
+        }))
     }
 
     /// What can be wrong before anything is made.
     fn check(&self) -> Result<(), StartError> {
         if cfg!(panic = "abort") {
             Err(StartError::PanicAbort)
-        } else if self.agents.len() > AGENTS_MAX {
+        } else if self.parts.agents.len() > AGENTS_MAX {
             Err(StartError::TooManyAgents)
         } else {
             Ok(())

@@ -1,10 +1,7 @@
 //! The callers of a runtime: the runaway guard of each, and its requests a minute. Idle ones are forgotten when there are too many. Who has
 //! no guard and no rate is not remembered at all. It counts admissions, never what became of them.
 
-use std::{
-    num::NonZeroU32,
-    sync::{Arc, Mutex},
-};
+use std::{num::NonZeroU32, sync::Arc};
 
 use arc_swap::ArcSwap;
 
@@ -14,6 +11,7 @@ use super::{
     metric,
     ports::Clock,
     rates::{Rate, TooMany},
+    sync::Mutex,
 };
 use crate::{
     model::clock::Timestamp,
@@ -96,12 +94,10 @@ impl Callers {
         let state = self.enter(who, now);
         let rate = {
             let mut known = lock(&state.rate);
-            let rate = match known.take() {
-                Some(rate) if rate.per_minute() == per_minute => rate,
-                Some(rate) => Arc::new(rate.with_limit(per_minute)),
-                None => Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock))),
-            };
-            Arc::clone(known.insert(rate))
+            let new = || Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock)));
+            let rate = known.get_or_insert_with(new);
+            rate.change_limit(per_minute);
+            Arc::clone(rate)
         };
         rate.take().map(|()| rate)
     }

@@ -4,7 +4,7 @@
 mod needs;
 mod resize;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use metrics::Gauge;
 use needs::needs_of;
@@ -17,13 +17,15 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     run_cell::RunCell,
+    shielded::Shielded,
+    sync::Mutex,
 };
 use crate::{
     model::clock::Timestamp,
     policy::{
         bulkhead::Full,
         compartment::{
-            directory::{Directory, Stranger},
+            directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -37,16 +39,19 @@ use crate::{
 pub(crate) struct Compartments {
     /// Written by callers, by whoever gives something back, and by the orchestrator.
     state: Mutex<State>,
-    classes: ClassSettings,
+    /// Their order holds for as long as the runtime runs; what each keeps stands with the state.
+    order: ClassSettings,
 }
 
 /// What stands behind the lock.
 #[derive(Default)]
 pub(crate) struct State {
+    /// What each class keeps.
+    pub(super) classes: ClassSettings,
     pub(super) pool: Pool<Waiter>,
     pub(super) directory: Directory,
     /// What features have taken, by their place; the count of each, where it has one of its own.
-    pub(super) feature_gauges: Vec<(Option<CountId>, Gauge)>,
+    pub(super) feature_gauges: Vec<(Option<CountId>, Shielded<Gauge>)>,
 }
 
 /// Who waits in the line.
@@ -80,8 +85,8 @@ pub(crate) struct Seats {
 /// Why a caller got no slot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum NoSeats {
-    /// A count is full.
-    Full { count: Arc<str>, full: Full, reach: Reach },
+    /// A count is full. `place` is where its call can wait for it, if it may wait at all.
+    Full { count: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>> },
     /// It may not call at all.
     Stranger(Stranger),
 }
@@ -123,7 +128,7 @@ impl Drop for Seats {
         if self.needs.is_empty() {
             return;
         }
-        let now = self.shared.now();
+        let now = self.shared.now_or(self.taken);
         self.shared.compartments.give_back(&self.shared, &self.needs, (self.taken, now), self.unused);
         self.shown.iter().for_each(|agent| agent.show_given_back(now.since(self.taken)));
     }
@@ -160,8 +165,9 @@ impl Seats {
 }
 
 impl Compartments {
-    pub(crate) fn of(state: State, classes: ClassSettings) -> Self {
-        Self { state: Mutex::new(state), classes }
+    pub(crate) fn of(state: State) -> Self {
+        let order = state.classes.clone();
+        Self { state: Mutex::new(state), order }
     }
 
     /// Whether there is a place for each of these features.
@@ -171,7 +177,7 @@ impl Compartments {
 
     /// The order of classes: it holds for as long as the runtime runs.
     pub(crate) fn order(&self) -> &[&'static str] {
-        &self.classes.order
+        &self.order.order
     }
 
     /// Renews features, tiers and tenants, and whatever `make` renews, in one step. Who waited for what is there now gets it.
@@ -212,7 +218,7 @@ impl Compartments {
 
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
-        self.classes.place(class)
+        self.order.place(class)
     }
 
     /// Takes what a call needs at this target, all or nothing. A call that has its own already takes only what the target adds.
@@ -230,7 +236,7 @@ impl Compartments {
         let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
-            Ok(()) => {
+            Ok(needs) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }
@@ -239,24 +245,29 @@ impl Compartments {
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
-                Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach })
+                let place = (!place.max_wait.is_zero()).then(|| Box::new(place));
+                Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach, place })
             }
         }
     }
 
-    /// Lines a caller up for any of these targets; or the slots, if there are some by now.
+    /// Lines a caller up for any of these targets; or the slots, if there are some by now. Where it stands is looked up, unless its
+    /// refusal told so and that is true still.
     pub(crate) fn line_up(
         &self,
         shared: &Arc<Shared>,
         targets: &[Arc<AgentCore>],
-        asking: Asking<'_>,
+        (asking, known): (Asking<'_>, Option<&Place>),
         who: Lining,
         now: Timestamp,
     ) -> Result<LinedUp, NoPlace> {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?;
+        let place = match known.filter(|known| directory.is_current(known)) {
+            Some(known) => *known,
+            None => directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?,
+        };
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
             Lining::Call(_) => (place.line, now, shared.next_call()),
@@ -306,6 +317,14 @@ impl Compartments {
 
     pub(crate) fn cap(&self, count: CountId) -> u32 {
         lock(&self.state).pool.cap(count)
+    }
+
+    /// What the pool promises, checked between any two steps.
+    #[cfg(test)]
+    pub(super) fn check(&self) -> usize {
+        let state = lock(&self.state);
+        state.pool.check();
+        state.pool.waiting()
     }
 
     fn give_back(&self, shared: &Arc<Shared>, needs: &Needs, (taken, now): (Timestamp, Timestamp), unused: bool) {

@@ -22,7 +22,6 @@ use crate::{
 /// Puts the counts together while a runtime is built, or renews them while it runs.
 pub(crate) struct CompartmentsBuilder<'a> {
     state: &'a mut State,
-    classes: ClassSettings,
     now: Timestamp,
     /// Who waited and was served by what was renewed.
     granted: Vec<Granted<Waiter>>,
@@ -32,7 +31,8 @@ impl<'a> CompartmentsBuilder<'a> {
     /// Features, tiers and tenants by `settings`, beside what `state` has already.
     pub(crate) fn new(settings: &CompartmentSettings, state: &'a mut State, now: Timestamp) -> Self {
         let granted = state.directory.renew(settings, &mut state.pool, now);
-        Self { state, classes: settings.classes.clone(), now, granted }
+        state.classes.clone_from(&settings.classes);
+        Self { state, now, granted }
     }
 
     /// What a provider keeps for each feature.
@@ -59,17 +59,17 @@ impl<'a> CompartmentsBuilder<'a> {
     }
 
     pub(crate) fn classes(&self) -> &ClassSettings {
-        &self.classes
+        &self.state.classes
     }
 
     /// Shows what there is. Who was served is to be told.
     pub(super) fn finish(self) -> Vec<Granted<Waiter>> {
-        let State { pool, directory, feature_gauges } = self.state;
+        let State { pool, directory, feature_gauges, .. } = self.state;
         let gauge = |(name, count): (&Name, Option<CountId>)| {
             let labels = || vec![metrics::Label::new("feature", name.as_str().to_owned())];
             let cap = count.map(|count| pool.cap(count)).filter(|cap| *cap < u32::MAX);
             metric::set(metric::FEATURE_SLOTS, labels(), cap.map_or(f64::INFINITY, f64::from));
-            (count, metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels()))
+            (count, metrics::gauge!(metric::FEATURE_IN_FLIGHT.name, labels()).into())
         };
         *feature_gauges = directory.features().map(gauge).collect();
         self.granted

@@ -2,14 +2,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::sync::broadcast;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -35,8 +32,13 @@ use super::{
     pulse::Pulse,
     rates::Rate,
     settings::{AgentSettings, ProviderSettings},
+    shielded::{Shielded, shielded},
     spending::TokenBook,
     supervisor::{Book, SupervisorMessage},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
     warming::{ModelCore, Models},
 };
 use crate::{
@@ -65,8 +67,8 @@ pub(crate) struct ProviderCore {
     pub(crate) settings: ProviderSettings,
     /// Its slots; `None` = no cap.
     pub(crate) count: Option<CountId>,
-    /// Its requests a minute; written by a reload.
-    pub(crate) rate: ArcSwapOption<Rate>,
+    /// Its requests a minute. It outlives a reload.
+    pub(crate) rate: Option<Arc<Rate>>,
     /// Its adaptive limit, if it has one.
     pub(crate) adaptive: Option<ProviderLimit>,
     /// Only where two or more agents lean on it.
@@ -152,9 +154,9 @@ impl AgentCore {
 
     /// One of its slots is given back, after so long.
     pub(crate) fn show_given_back(&self, held: Duration) {
-        self.metrics.in_flight.decrement(1.0);
         let held_ms = u64::try_from(held.as_millis()).unwrap_or(u64::MAX);
         let total_ms = self.common.slot_milliseconds.fetch_add(held_ms, Ordering::Relaxed).saturating_add(held_ms);
+        self.metrics.in_flight.decrement(1.0);
         self.metrics.slot_seconds.absolute(total_ms / 1_000);
     }
 
@@ -171,18 +173,18 @@ impl AgentCore {
 
 /// An agent's metrics, looked up once.
 pub(crate) struct AgentMetrics {
-    pub(crate) admitted: Counter,
-    pub(crate) in_flight: Gauge,
-    pub(crate) slot_seconds: Counter,
-    pub(crate) call_seconds: Histogram,
-    pub(crate) attempt_seconds: Histogram,
-    pub(crate) first_token_seconds: Histogram,
-    pub(crate) retries: Counter,
-    pub(crate) restarts: Counter,
-    pub(crate) mailbox_depth: Gauge,
-    pub(crate) prompt_tokens: Counter,
-    pub(crate) output_tokens: Counter,
-    pub(crate) usage_estimated: Counter,
+    pub(crate) admitted: Shielded<Counter>,
+    pub(crate) in_flight: Shielded<Gauge>,
+    pub(crate) slot_seconds: Shielded<Counter>,
+    pub(crate) call_seconds: Shielded<Histogram>,
+    pub(crate) attempt_seconds: Shielded<Histogram>,
+    pub(crate) first_token_seconds: Shielded<Histogram>,
+    pub(crate) retries: Shielded<Counter>,
+    pub(crate) restarts: Shielded<Counter>,
+    pub(crate) mailbox_depth: Shielded<Gauge>,
+    pub(crate) prompt_tokens: Shielded<Counter>,
+    pub(crate) output_tokens: Shielded<Counter>,
+    pub(crate) usage_estimated: Shielded<Counter>,
 }
 
 impl AgentMetrics {
@@ -196,22 +198,22 @@ impl AgentMetrics {
         let tokens = |kind: &'static str| {
             let labels =
                 vec![metrics::Label::new("agent", agent.to_owned()), metrics::Label::from_static_parts("kind", kind)];
-            metrics::counter!(metric::TOKENS.name, labels)
+            Shielded::from(metrics::counter!(metric::TOKENS.name, labels))
         };
         Self::show_slots(agent, slots);
         Self {
-            admitted: metrics::counter!(metric::ADMITTED.name, labels()),
-            in_flight: metrics::gauge!(metric::IN_FLIGHT.name, labels()),
-            slot_seconds: metrics::counter!(metric::SLOT_SECONDS.name, labels()),
-            call_seconds: metrics::histogram!(metric::CALL_SECONDS.name, labels()),
-            attempt_seconds: metrics::histogram!(metric::ATTEMPT_SECONDS.name, labels()),
-            first_token_seconds: metrics::histogram!(metric::FIRST_TOKEN_SECONDS.name, labels()),
-            retries: metrics::counter!(metric::RETRIES.name, labels()),
-            restarts: metrics::counter!(metric::ACTOR_RESTARTS.name, labels()),
-            mailbox_depth: metrics::gauge!(metric::MAILBOX_DEPTH.name, labels()),
+            admitted: metrics::counter!(metric::ADMITTED.name, labels()).into(),
+            in_flight: metrics::gauge!(metric::IN_FLIGHT.name, labels()).into(),
+            slot_seconds: metrics::counter!(metric::SLOT_SECONDS.name, labels()).into(),
+            call_seconds: metrics::histogram!(metric::CALL_SECONDS.name, labels()).into(),
+            attempt_seconds: metrics::histogram!(metric::ATTEMPT_SECONDS.name, labels()).into(),
+            first_token_seconds: metrics::histogram!(metric::FIRST_TOKEN_SECONDS.name, labels()).into(),
+            retries: metrics::counter!(metric::RETRIES.name, labels()).into(),
+            restarts: metrics::counter!(metric::ACTOR_RESTARTS.name, labels()).into(),
+            mailbox_depth: metrics::gauge!(metric::MAILBOX_DEPTH.name, labels()).into(),
             prompt_tokens: tokens("prompt"),
             output_tokens: tokens("output"),
-            usage_estimated: metrics::counter!(metric::USAGE_ESTIMATED.name, labels()),
+            usage_estimated: metrics::counter!(metric::USAGE_ESTIMATED.name, labels()).into(),
         }
     }
 }
@@ -251,7 +253,7 @@ pub(crate) struct Shared {
     pub(crate) limits: broadcast::Sender<LimitEvent>,
     pub(crate) supervisor: Address<SupervisorMessage>,
     pub(crate) orchestrator: Address<OrchestratorMessage>,
-    /// Written by the supervisor; read by whoever shows it.
+    /// Written by the supervisor; read by whoever shows it. Who needs the compartments as well takes this first.
     pub(crate) book: Mutex<Book>,
     /// Attempts and timers belong here, to no actor: they survive restarts.
     pub(crate) tracker: TaskTracker,
@@ -301,6 +303,11 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// The time for a drop: a clock that panics there must not keep what is given back.
+    pub(crate) fn now_or(&self, otherwise: Timestamp) -> Timestamp {
+        shielded(|| self.now()).unwrap_or(otherwise)
     }
 
     /// The agents as they are now.

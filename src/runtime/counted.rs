@@ -4,23 +4,16 @@
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use super::{
-    adaptive,
     call::CallContext,
-    callers::{CallerSettings, Volume},
-    core::AgentCore,
-    engine::Runtime,
+    callers::Volume,
     handle::AgentHandle,
     ports::Clock,
     rates::{Rate, TooMany},
     refusal::Refusal,
-    settings::ProviderSettings,
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
-    policy::{
-        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
-        shedding::SheddingSettings,
-    },
+    policy::compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
 };
 
 /// Draws for refused requests are independent of every other use of chance.
@@ -50,11 +43,9 @@ impl RateBook {
     pub(crate) fn renewed(&self, settings: &CompartmentSettings, clock: &Arc<dyn Clock>) -> Self {
         let rate_of = |feature: &FeatureSettings| {
             let per_minute = NonZeroU32::new(feature.rates.requests_per_minute?)?;
-            let rate = match self.features.get(&feature.name) {
-                Some(rate) if rate.per_minute() == per_minute => Arc::clone(rate),
-                Some(rate) => Arc::new(rate.with_limit(per_minute)),
-                None => Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock))),
-            };
+            let new = || Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock)));
+            let rate = self.features.get(&feature.name).map_or_else(new, Arc::clone);
+            rate.change_limit(per_minute);
             Some((feature.name.clone(), rate))
         };
         let features: HashMap<Name, Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
@@ -131,7 +122,7 @@ impl AgentHandle {
                 counted.rates[1] = Some(Arc::clone(rate));
             }
         }
-        if let Some(rate) = self.agent.provider.rate.load().as_ref() {
+        if let Some(rate) = &self.agent.provider.rate {
             rate.take().map_err(refused)?;
             counted.rates[2] = Some(Arc::clone(rate));
         }
@@ -151,46 +142,6 @@ impl AgentHandle {
             counted.volume = callers.admit(who, now).map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
-    }
-}
-
-/// Guards as they are configured anew.
-#[derive(Debug, Clone, Copy)]
-pub struct GuardChange<'a> {
-    /// Of callers.
-    pub callers: CallerSettings,
-    /// Requests a minute of features and tiers.
-    pub compartments: &'a CompartmentSettings,
-    /// When which class is refused.
-    pub shedding: &'a SheddingSettings,
-    /// Requests a minute of providers, and the bounds of their adaptive limits. An adaptive limit comes and goes only with a restart.
-    pub providers: &'a [ProviderSettings],
-}
-
-impl Runtime {
-    /// Other guards in place, while calls run. What was counted stays counted, what was learnt stays learnt, who is shut stays shut.
-    pub fn change_guards(&self, change: &GuardChange<'_>) {
-        let shared = &self.shared;
-        shared.callers.change(change.callers);
-        let book = shared.rate_book.load().renewed(change.compartments, &shared.clock);
-        shared.rate_book.store(Arc::new(book));
-        shared.overload.change(change.shedding.clone(), shared.now());
-        let table = shared.agents();
-        for settings in change.providers {
-            let of_provider = |agent: &&Arc<AgentCore>| agent.provider.settings.name == settings.name;
-            let Some(core) = table.agents.iter().find(of_provider).map(|agent| &agent.provider) else { continue };
-            let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new);
-            let rate = per_minute.map(|per_minute| match core.rate.load_full() {
-                Some(rate) if rate.per_minute() == per_minute => rate,
-                Some(rate) => Arc::new(rate.with_limit(per_minute)),
-                None => {
-                    let of = format!("provider:{}", settings.name).into();
-                    Arc::new(Rate::new(of, per_minute, Arc::clone(&shared.clock)))
-                }
-            });
-            core.rate.store(rate);
-            adaptive::change_bounds(shared, core, settings);
-        }
     }
 }
 

@@ -5,10 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,6 +18,10 @@ use super::{
     journal::{DeadCause, DeadLetter, RunOwner},
     metric,
     ports::AttemptRequest,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 use crate::model::clock::Timestamp;
 

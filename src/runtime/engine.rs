@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 use super::{
     agent_actor::AgentMessage,
     book::BreakerEvent,
     builder::{RuntimeBuilder, StartError},
     core::{AgentCore, Shared, lock},
-    deferred::settings::DeferredSettings,
     handle::AgentHandle,
     ladders::Ladders,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
@@ -178,6 +177,15 @@ impl Runtime {
         Ok(())
     }
 
+    /// Waits until every act that came before holds: callers meet it, and snapshots show it. An act that the supervisor took with it when
+    /// it died never does.
+    pub async fn acts_hold(&self) {
+        let (tell, told) = oneshot::channel();
+        self.shared.supervisor.cast(SupervisorMessage::Tell(tell));
+        // A supervisor that dies lets go of it.
+        let _ = told.await;
+    }
+
     /// Replaces all ladders: from now on calls go down these. Those under way keep what they began with.
     pub fn set_ladders(&self, ladders: Ladders) -> Result<(), StartError> {
         if self.shared.deferred.is_none() && ladders.any_defers() {
@@ -185,14 +193,6 @@ impl Runtime {
         }
         self.shared.ladders.store(Arc::new(ladders));
         Ok(())
-    }
-
-    /// Replaces how calls are put off; how many are made at once stays as it was.
-    pub fn set_deferred(&self, settings: DeferredSettings) {
-        if let Some(queue) = &self.shared.deferred {
-            queue.settings.store(Arc::new(settings));
-            queue.news.notify_one();
-        }
     }
 
     /// Aborts the call of an entry of the deferred queue that was cancelled, if it is under way here.

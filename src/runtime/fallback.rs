@@ -81,7 +81,7 @@ struct Stopwatch {
 
 impl Drop for Stopwatch {
     fn drop(&mut self) {
-        let took = self.shared.now().since(self.started);
+        let took = self.shared.now_or(self.started).since(self.started);
         self.agent.metrics.call_seconds.record(took.as_secs_f64());
     }
 }

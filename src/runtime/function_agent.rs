@@ -3,11 +3,7 @@
 //!
 //! A function agent does not stream: its answer is there at once or not at all.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -16,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::lock,
     ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate},
+    sync::Mutex,
 };
 use crate::model::{
     facts::Ending,

@@ -8,11 +8,9 @@
 //! what is beyond, until the orchestrator has offered the tickets to those runs, or for [`PARKED_FIRST_MAX`] at most. What is kept is
 //! part of the word, so it ends with the door's number like everything else.
 
-use std::{
-    sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
+use super::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::{
     model::clock::Timestamp,
     policy::breaker::state::{GateView, PassKind, Reason, Refusal},
@@ -35,8 +33,8 @@ pub(crate) struct Gate {
     reason: AtomicU8,
     /// How many a half-open state begins with.
     trials: AtomicU16,
-    /// How many the present half-open state began with.
-    began_with: AtomicU16,
+    /// How many the half-open state of a generation began with: generation (32 bits), trials (16).
+    began_with: AtomicU64,
     /// Runs that are parked before this gate; written by the orchestrator.
     parked: AtomicU32,
     /// When the first caller was sent away because of kept trials, in nanoseconds; [`Timestamp::NEVER`] if none was.
@@ -129,7 +127,7 @@ impl Gate {
             until: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
             reason: AtomicU8::new(0),
             trials: AtomicU16::new(u16::try_from(trials).unwrap_or(u16::MAX)),
-            began_with: AtomicU16::new(0),
+            began_with: AtomicU64::new(u64::from(generation) << 32),
             parked: AtomicU32::new(0),
             sent_away: AtomicU64::new(Timestamp::NEVER.nanoseconds()),
         };
@@ -160,7 +158,7 @@ impl Gate {
                 return;
             }
             // A generation begins with all of its trials.
-            self.began_with.store(free, Ordering::Release);
+            self.begin_with(generation, free);
             self.reason.store(reason.map_or(0, reason_code), Ordering::Release);
             self.until.store(until.unwrap_or(Timestamp::NEVER).nanoseconds(), Ordering::Release);
             self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
@@ -214,9 +212,24 @@ impl Gate {
         self.sent_away.store(Timestamp::NEVER.nanoseconds(), Ordering::Release);
         let generation = word.generation.wrapping_add(1);
         let free = self.trials();
-        self.began_with.store(free, Ordering::Release);
+        self.begin_with(generation, free);
         let kept = self.kept_of(free);
         Word { state: State::Probe, timed: false, free, kept, generation }
+    }
+
+    /// Notes how many trials `generation` begins with. A late word of an earlier one does not undo what the first caller noted: its trial
+    /// could not come back.
+    fn begin_with(&self, generation: u32, trials: u16) {
+        let _ = self.began_with.fetch_update(Ordering::AcqRel, Ordering::Acquire, |noted| {
+            let (noted_of, _) = noted_parts(noted);
+            (!is_later(noted_of, generation)).then(|| u64::from(generation) << 32 | u64::from(trials))
+        });
+    }
+
+    /// How many trials `generation` began with, if it is the present one.
+    fn began_with(&self, generation: u32) -> u16 {
+        let (noted_of, trials) = noted_parts(self.began_with.load(Ordering::Acquire));
+        if noted_of == generation { trials } else { 0 }
     }
 
     /// How many of `free` trials are kept for the runs that are parked now.
@@ -270,9 +283,8 @@ impl Gate {
     pub(crate) fn give_back(&self, generation: u32) {
         let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |seen| {
             let word = Word::unpack(seen);
-            let takes = word.state == State::Probe
-                && word.generation == generation
-                && word.free < self.began_with.load(Ordering::Acquire);
+            let takes =
+                word.state == State::Probe && word.generation == generation && word.free < self.began_with(generation);
             takes.then(|| Word { free: word.free + 1, ..word }.pack())
         });
     }
@@ -308,6 +320,12 @@ impl Gate {
     fn reason(&self) -> Reason {
         reason_of(self.reason.load(Ordering::Acquire))
     }
+}
+
+/// Generation and trials of what [`Gate::began_with`] holds.
+#[allow(clippy::cast_possible_truncation, reason = "the casts cut out exactly the bits of each")]
+fn noted_parts(noted: u64) -> (u32, u16) {
+    ((noted >> 32) as u32, noted as u16)
 }
 
 /// Whether `generation` began after `than`. Generations wrap around; two that are compared are never half the circle apart.

@@ -16,7 +16,7 @@ use super::{
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
-    permit::{CallSlot, GatePass, Lease, Passes, Permit},
+    permit::{CallSlot, GatePass, Lease, Passes, Passing, Permit},
     refusal::Refusal,
     spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
@@ -198,34 +198,26 @@ impl AgentHandle {
             return Err(Refusal::DeadLetter);
         }
         let id = shared.next_call();
-        let mut passes = Passes::default();
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
         let mut counted = self.count_requests(context, (call_is, id, now))?;
-        let lease = self
-            .pass_gates(id, now, parked, &mut passes)
+        let mut passing = Passing::begin(shared, now);
+        let (found, (entered, (lease, spending))) = self
+            .pass_gates(id, now, parked, &mut passing.passes)
             .and_then(|()| warming::not_warming(&self.agent, now))
             .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
             .and_then(|()| self.take_slots(context, now, held))
             // Who takes the target away looks for who is in after it said so.
             .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
             // Last, so that only a call that is made finds the model cold and warms it up.
-            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)));
-        match lease {
-            Ok((found, (entered, (lease, spending)))) => {
-                counted.keep();
-                passes.announce(shared, now);
-                if call_is == CallIs::New {
-                    self.agent.metrics.admitted.increment(1);
-                }
-                let mut permit = Permit::new(shared, (&self.agent, entered), id, passes, lease, found);
-                permit.spending = spending;
-                Ok(permit)
-            }
-            Err(refusal) => {
-                passes.undo(shared, now);
-                Err(refusal)
-            }
+            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)))?;
+        counted.keep();
+        let mut permit = Permit::new(shared, (&self.agent, entered), id, passing.keep(), lease, found);
+        permit.spending = spending;
+        permit.passes.announce(shared, now);
+        if call_is == CallIs::New {
+            self.agent.metrics.admitted.increment(1);
         }
+        Ok(permit)
     }
 
     /// What the agent's gates show now, without taking a trial: the outermost that is shut, else the most shut.

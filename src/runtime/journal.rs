@@ -202,6 +202,8 @@ pub enum DeadCause {
     KilledTwice,
     /// Its step may act only once (`effects = "once"`), and whether it did is unknown.
     InDoubt,
+    /// It was begun several times, and each time the process died before its end. Its run waits.
+    KilledProcess,
     /// The plan of its run panicked.
     PlanPanicked,
 }

@@ -14,6 +14,7 @@ use super::{
     overload::Waiting,
     parked::ParkedAt,
     refusal::Refusal,
+    sync::sleep,
 };
 use crate::policy::{breaker::state::GateView, compartment::line::Ticket};
 
@@ -41,7 +42,12 @@ impl AgentHandle {
     /// Waits for the slot that `refusal` found missing, or for the model that is being loaded, as long as feature, tier and deadline allow;
     /// what was refused otherwise stays so.
     pub(crate) async fn line_up(&self, context: &CallContext, refusal: Refusal) -> Result<Admitted, Refusal> {
-        let mut allowed = self.shared.compartments.max_wait(context.asking());
+        let mut allowed = match (refusal.place(), refusal.warming()) {
+            (Some(place), _) => place.max_wait,
+            (None, Some(_)) => self.shared.compartments.max_wait(context.asking()),
+            // It may not wait for a slot, or something else is in its way.
+            (None, None) => return Err(refusal),
+        };
         let refusal = match refusal.warming().map(Arc::clone) {
             Some(model) if !allowed.is_zero() => {
                 let began = self.shared.now();
@@ -70,7 +76,7 @@ impl AgentHandle {
             biased;
             is_over = shared.models.until_over(model) => is_over,
             () = shared.stopping.cancelled() => return Err(Refusal::ShuttingDown),
-            () = tokio::time::sleep(allowed.min(left)) => return Err(if left <= allowed { Refusal::Deadline } else { refusal }),
+            () = sleep(allowed.min(left)) => return Err(if left <= allowed { Refusal::Deadline } else { refusal }),
         };
         if !is_over {
             return Err(refusal);
@@ -103,7 +109,8 @@ impl AgentHandle {
         };
         let targets = front.targets_in_line();
         let (sender, mut served) = oneshot::channel();
-        let lined = shared.compartments.line_up(shared, &targets, context.asking(), Lining::Call(sender), now);
+        let asking = (context.asking(), refusal.place());
+        let lined = shared.compartments.line_up(shared, &targets, asking, Lining::Call(sender), now);
         let ticket = match lined {
             Ok(LinedUp::Served(served)) => return self.served(context, &targets, served),
             Ok(LinedUp::Waits(ticket)) => ticket,
@@ -117,7 +124,7 @@ impl AgentHandle {
             // Nobody who stands here is let go without a slot but by a reload that took the agent away.
             served = &mut served => Some(Some(served.map_err(|_| Refusal::Gone)?)),
             () = shared.stopping.cancelled() => None,
-            () = tokio::time::sleep(wait) => Some(None),
+            () = sleep(wait) => Some(None),
         };
         drop(standing);
         match end {

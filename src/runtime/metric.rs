@@ -2,6 +2,8 @@
 
 use metrics::{Label, counter, gauge};
 
+use super::shielded::shielded;
+
 /// A metric: its name, what it is, and what it tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metric {
@@ -72,7 +74,7 @@ metrics! {
     ACTOR_RESTARTS "watertight_actor_restarts_total" Counter "Deaths of actors and panics of attempts.";
     MAILBOX_DEPTH "watertight_mailbox_depth" Gauge "Calls that wait in the actor's mailbox.";
     OUTCOMES_LOST "watertight_outcomes_lost_total" Counter "Outcomes that no supervisor could judge because it was being restarted.";
-    DEAD_LETTERS "watertight_dead_letters_total" Counter "Calls that killed twice and were put aside.";
+    DEAD_LETTERS "watertight_dead_letters_total" Counter "Calls that killed too often, an actor or the process, and were put aside.";
     RUNS "watertight_runs_total" Counter "Runs by how they ended.";
     STEPS "watertight_steps_total" Counter "Steps by how they ended.";
     RUNS_LIVE "watertight_runs_live" Gauge "Runs that are not over.";
@@ -90,14 +92,14 @@ metrics! {
     CONNECTIONS_REFUSED "watertight_connections_refused_total" Counter "Connections that found no place.";
 }
 
-/// Adds to a counter.
+/// Adds to a counter. A recorder that panics is not told on: it counts nothing.
 pub fn count(metric: Metric, labels: Vec<Label>, by: u64) {
-    counter!(metric.name, labels).increment(by);
+    shielded(|| counter!(metric.name, labels).increment(by));
 }
 
-/// Sets a gauge.
+/// Sets a gauge. A recorder that panics shows nothing.
 pub fn set(metric: Metric, labels: Vec<Label>, value: f64) {
-    gauge!(metric.name, labels).set(value);
+    shielded(|| gauge!(metric.name, labels).set(value));
 }
 
 #[cfg(test)]

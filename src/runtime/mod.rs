@@ -21,6 +21,7 @@ pub mod journal;
 pub mod ladders;
 pub mod metric;
 pub mod outside;
+pub mod parts;
 pub mod ports;
 pub mod promise;
 pub mod pulse;
@@ -66,8 +67,13 @@ mod run_cell;
 mod run_gates;
 mod run_log;
 mod run_table;
+mod shielded;
 pub(crate) mod spent;
 mod step_line;
 mod stopping;
+mod sync;
 mod warming;
 mod write_ahead;
+
+#[cfg(test)]
+mod tests;

@@ -17,11 +17,14 @@ use crate::model::{
     reply::{AttemptFailure, Reply},
 };
 
-/// What an admitted piece of work holds. Dropping it without a word is a cancel: neutral, unless it had run past the slow threshold.
+/// What an admitted piece of work holds. Dropping it without a word is a cancel: neutral, unless it had run past the slow threshold without
+/// any content.
 pub struct Admission {
     permit: Option<Permit>,
     started: Timestamp,
     aged: bool,
+    /// Something of the answer has come: whoever leaves now leaves nobody who is silent.
+    has_content: bool,
 }
 
 impl std::fmt::Debug for Admission {
@@ -34,13 +37,18 @@ impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
         let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
-        Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false })
+        Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false, has_content: false })
     }
 
     /// How long a piece of work may take at all.
     pub fn attempt_timeout(&self) -> Duration {
         let timeouts = self.agent.settings.timeouts;
         timeouts.attempt.unwrap_or(timeouts.call)
+    }
+
+    /// The longest that nothing may come of an answer that has begun.
+    pub fn stall_timeout(&self) -> Option<Duration> {
+        self.agent.settings.timeouts.stall
     }
 
     /// How long a piece of work may run before it is slow.
@@ -63,6 +71,11 @@ impl Admission {
         permit.shared.supervisor.cast(message);
     }
 
+    /// Something of what was asked for has come.
+    pub fn content(&mut self) {
+        self.has_content = true;
+    }
+
     /// The work ended like this.
     pub fn finish(mut self, ending: Ending) {
         self.settle(ending);
@@ -75,7 +88,7 @@ impl Admission {
             spending.sent();
         }
         let shared = Arc::clone(&permit.shared);
-        let at = shared.now();
+        let at = shared.now_or(self.started);
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
         let told = match &permit.agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, at)],
@@ -90,8 +103,8 @@ impl Admission {
 impl Drop for Admission {
     fn drop(&mut self) {
         let Some(permit) = &self.permit else { return };
-        let held = permit.shared.now().since(self.started);
-        let slow_without_content = held > permit.agent.settings.breaker.slow_call;
+        let held = permit.shared.now_or(self.started).since(self.started);
+        let slow_without_content = !self.has_content && held > permit.agent.settings.breaker.slow_call;
         self.settle(Ending::Cancelled { slow_without_content });
     }
 }

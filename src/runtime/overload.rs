@@ -2,15 +2,17 @@
 //! runs are none of these callers: a run waits by design, and its line is bounded by itself. Waits for a tenant's or a feature's own slots
 //! say nothing about the place, and are not counted. It holds no slot and hands none over.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use metrics::{Gauge, Label};
 
-use super::{core::lock, metric, ports::Clock};
+use super::{
+    core::lock,
+    metric,
+    ports::Clock,
+    shielded::{Shielded, shielded},
+    sync::Mutex,
+};
 use crate::{
     model::clock::Timestamp,
     policy::{
@@ -37,7 +39,7 @@ struct Line {
     shedder: Shedder,
     /// Callers that stand there, by class.
     standing: Vec<u32>,
-    gauge: Gauge,
+    gauge: Shielded<Gauge>,
     shown: usize,
 }
 
@@ -98,7 +100,8 @@ impl Overload {
         let line = lines.entry(Arc::clone(count)).or_insert_with(|| Line {
             shedder: Shedder::new(settings, chance),
             standing: vec![0; settings.minimums.len()],
-            gauge: metrics::gauge!(metric::CLASSES_SHED.name, vec![Label::new("compartment", count.to_string())]),
+            gauge: metrics::gauge!(metric::CLASSES_SHED.name, vec![Label::new("compartment", count.to_string())])
+                .into(),
             shown: 0,
         });
         // Who has slots kept for its class found one, and does not come here: nothing is in flight as far as this is concerned.
@@ -129,7 +132,7 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let now = self.overload.clock.now();
+        let now = shielded(|| self.overload.clock.now()).unwrap_or(self.since);
         let mut state = lock(&self.overload.state);
         let Some(line) = state.lines.get_mut(&self.line) else { return };
         let Some(standing) = line.standing.get_mut(self.class) else { return };

@@ -94,7 +94,7 @@ impl GatePass {
     /// after it came back.
     fn release(&self, shared: &Shared) {
         if self.pass.kind == PassKind::Trial {
-            let at = shared.now();
+            let at = shared.now_or(Timestamp::ZERO);
             shared.supervisor.cast(SupervisorMessage::Released { breaker: self.guard.id, pass: self.pass, at });
             self.guard.gate.give_back(self.pass.generation);
         }
@@ -127,7 +127,7 @@ impl Passes {
     }
 
     /// A later guard refused: as if the gates had never been passed.
-    pub(crate) fn undo(&self, shared: &Shared, at: Timestamp) {
+    fn undo(&self, shared: &Shared, at: Timestamp) {
         for passed in self.all() {
             passed.undo(shared, at);
         }
@@ -138,6 +138,31 @@ impl Passes {
         for passed in self.all() {
             passed.release(shared);
         }
+    }
+}
+
+/// The gates that a call is passing. Dropped before it has everything (a later guard refused, or a panic came between), it is as if they had
+/// never been passed.
+pub(crate) struct Passing<'a> {
+    shared: &'a Shared,
+    at: Timestamp,
+    pub(crate) passes: Passes,
+}
+
+impl<'a> Passing<'a> {
+    pub(crate) fn begin(shared: &'a Shared, at: Timestamp) -> Self {
+        Self { shared, at, passes: Passes::default() }
+    }
+
+    /// Everything was granted: the permit answers for them now.
+    pub(crate) fn keep(mut self) -> Passes {
+        std::mem::take(&mut self.passes)
+    }
+}
+
+impl Drop for Passing<'_> {
+    fn drop(&mut self) {
+        self.passes.undo(self.shared, self.at);
     }
 }
 
@@ -191,7 +216,7 @@ impl Permit {
             return;
         }
         for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
-            let at = self.shared.now();
+            let at = self.shared.now_or(Timestamp::ZERO);
             let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
             self.shared.supervisor.cast(message);
         }

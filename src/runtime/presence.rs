@@ -1,10 +1,9 @@
 //! Whether a target can still be called, and how many admitted calls it has. A call that got in is counted before it looks whether the
 //! target is gone, and who takes the target away looks at the count after it said so: one of the two sees the other.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU32, Ordering},
-};
+use std::sync::Arc;
+
+use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// One target's. It outlives a reload.
 #[derive(Debug, Default)]

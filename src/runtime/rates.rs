@@ -2,15 +2,9 @@
 //! due. What is refused further in gives its request back: the library has no way to do so, but where it keeps its state is ours to say.
 //! It refuses; it never waits, and never counts in flight.
 
-use std::{
-    num::NonZeroU32,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use governor::{
     Quota, RateLimiter, clock,
     middleware::NoOpMiddleware,
@@ -18,7 +12,10 @@ use governor::{
     state::{NotKeyed, StateStore},
 };
 
-use super::ports::Clock;
+use super::{
+    ports::Clock,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 use crate::model::clock::Timestamp;
 
 /// A refused caller is told to stay away for at least this long.
@@ -82,84 +79,100 @@ impl TooMany {
     }
 }
 
-/// One limit of requests a minute.
+/// One limit of requests a minute. It can be told another limit while requests pass.
 pub(crate) struct Rate {
     of: Arc<str>,
+    bucket: ArcSwap<Bucket>,
+    /// Whether a long wait was told since the last request that passed.
+    told: AtomicBool,
+    clock: Arc<dyn Clock>,
+}
+
+/// What a limit is as long as its number stays the same.
+struct Bucket {
     per_minute: NonZeroU32,
     limiter: RateLimiter<NotKeyed, MadeUpAt, PortClock, NoOpMiddleware<Nanos>>,
     made_up_at: MadeUpAt,
     /// What one request takes to be made up for, in nanoseconds.
     each: u64,
-    /// Whether a long wait was told since the last request that passed.
-    told: AtomicBool,
-    clock: Arc<dyn Clock>,
+    /// What `made_up_at` counts from.
     started: Timestamp,
+}
+
+impl Bucket {
+    fn new(per_minute: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
+        let quota = Quota::per_minute(per_minute);
+        let made_up_at = MadeUpAt::default();
+        let each = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
+        let started = clock.now();
+        let limiter = RateLimiter::new(quota, made_up_at.clone(), PortClock(Arc::clone(clock)));
+        Self { per_minute, limiter, made_up_at, each, started }
+    }
+
+    /// Another limit of which as many requests are used as of this one, as far as it has as many.
+    fn with_limit(&self, per_minute: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
+        let other = Self::new(per_minute, clock);
+        let passed = nanoseconds(other.started.since(self.started));
+        let left = self.made_up_at.0.load(Ordering::Acquire).saturating_sub(passed);
+        // Parts of a request count too: else many changes one after the other would give requests away.
+        let used = u128::from(left) * u128::from(other.each) / u128::from(self.each.max(1));
+        let all = u64::from(per_minute.get()).saturating_mul(other.each);
+        other.made_up_at.0.store(u64::try_from(used).unwrap_or(u64::MAX).min(all), Ordering::Release);
+        other
+    }
 }
 
 impl std::fmt::Debug for Rate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Rate")
-            .field("of", &self.of)
-            .field("per_minute", &self.per_minute)
-            .finish_non_exhaustive()
+        let per_minute = self.bucket.load().per_minute;
+        formatter.debug_struct("Rate").field("of", &self.of).field("per_minute", &per_minute).finish_non_exhaustive()
     }
 }
 
 impl Rate {
     /// So many a minute of what is named so, all of them free.
     pub(crate) fn new(of: Arc<str>, per_minute: NonZeroU32, clock: Arc<dyn Clock>) -> Self {
-        let quota = Quota::per_minute(per_minute);
-        let made_up_at = MadeUpAt::default();
-        let each = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
-        let port = PortClock(Arc::clone(&clock));
-        let started = clock.now();
-        let limiter = RateLimiter::new(quota, made_up_at.clone(), port);
-        Self { of, per_minute, limiter, made_up_at, each, told: AtomicBool::new(false), clock, started }
+        let bucket = ArcSwap::from_pointee(Bucket::new(per_minute, &clock));
+        Self { of, bucket, told: AtomicBool::new(false), clock }
     }
 
-    /// Another limit, of which as many requests are used as of this one.
-    pub(crate) fn with_limit(&self, per_minute: NonZeroU32) -> Self {
-        let other = Self::new(Arc::clone(&self.of), per_minute, Arc::clone(&self.clock));
-        let now = other.started.since(self.started);
-        let left = self.made_up_at.0.load(Ordering::Acquire).saturating_sub(nanoseconds(now));
-        let used = (left / self.each.max(1)).min(u64::from(per_minute.get()));
-        let offset = nanoseconds(self.clock.now().since(other.started));
-        let at = if used == 0 { 0 } else { offset.saturating_add(used.saturating_mul(other.each)) };
-        other.made_up_at.0.store(at, Ordering::Release);
-        other
-    }
-
-    /// The limit.
-    pub(crate) fn per_minute(&self) -> NonZeroU32 {
-        self.per_minute
+    /// Another limit from now on; requests that passed stay counted. Whoever changes a limit is alone in that.
+    pub(crate) fn change_limit(&self, per_minute: NonZeroU32) {
+        let bucket = self.bucket.load();
+        if bucket.per_minute != per_minute {
+            self.bucket.store(Arc::new(bucket.with_limit(per_minute, &self.clock)));
+        }
     }
 
     /// Whether all its requests are free: nothing would be lost with it.
     pub(crate) fn is_unused(&self) -> bool {
-        self.made_up_at.0.load(Ordering::Acquire) <= nanoseconds(self.clock.now().since(self.started))
+        let bucket = self.bucket.load();
+        bucket.made_up_at.0.load(Ordering::Acquire) <= nanoseconds(self.clock.now().since(bucket.started))
     }
 
     /// Lets a request pass, or says when the next one may.
     pub(crate) fn take(&self) -> Result<(), TooMany> {
-        let Err(not_until) = self.limiter.check() else {
+        let bucket = self.bucket.load();
+        let Err(not_until) = bucket.limiter.check() else {
             self.told.store(false, Ordering::Relaxed);
             return Ok(());
         };
         let now = Nanos::from(self.clock.now().nanoseconds());
         let wait = not_until.wait_time_from(now).min(RETRY_AFTER_MAX);
+        let per_minute = bucket.per_minute;
         if wait >= LONG_WAIT && !self.told.swap(true, Ordering::Relaxed) {
-            tracing::warn!(limit = %self.of, per_minute = self.per_minute, wait_s = wait.as_secs_f64(), "requests wait long");
+            tracing::warn!(limit = %self.of, per_minute, wait_s = wait.as_secs_f64(), "requests wait long");
         }
-        Err(TooMany { of: Arc::clone(&self.of), wait, per_minute: self.per_minute })
+        Err(TooMany { of: Arc::clone(&self.of), wait, per_minute })
     }
 
     /// Gives back the request that was let pass a moment ago: it was refused further in, as if it had never been asked for. Only for
     /// what was taken in the same admission: after a minute there is nothing left to give back.
     pub(crate) fn give_back(&self) {
+        let bucket = self.bucket.load();
         // What it is less than zero by was made up for before; then all are free anyway.
-        let back = |at: u64| Some(at.saturating_sub(self.each));
-        let _ = self.made_up_at.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
+        let back = |at: u64| Some(at.saturating_sub(bucket.each));
+        let _ = bucket.made_up_at.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
     }
 }
 
@@ -169,11 +182,10 @@ fn nanoseconds(time: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
 
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{super::sync::Mutex, *};
     use crate::runtime::core::lock;
 
     /// A clock that is set.
@@ -256,11 +268,28 @@ mod tests {
         let (rate, clock) = rate(60);
         assert!((0..30).all(|_| passes(&rate)));
         go(&clock, Duration::from_secs(10));
-        for (per_minute, free) in [(120, 100), (30, 10), (10, 0)] {
-            let other = rate.with_limit(limit(per_minute));
-            let passed = (0..200).filter(|_| passes(&other)).count();
-            assert!(passed.abs_diff(free) <= 1, "{per_minute}: {passed}");
+        // 20 are used still; of a smaller limit all are, and it makes up for them at its own pace.
+        for (per_minute, free) in [(120, 100), (60, 0), (30, 0), (120, 90)] {
+            rate.change_limit(limit(per_minute));
+            let passed = (0..200).filter(|_| passes(&rate)).count();
+            assert_eq!(passed, free, "{per_minute}");
         }
+        assert!(rate.take().unwrap_err().wait <= Duration::from_millis(500));
+        rate.change_limit(limit(10));
+        assert_eq!(rate.take().unwrap_err().wait, Duration::from_secs(6));
+    }
+
+    #[test]
+    fn a_thousand_changes_give_no_request_away() {
+        let (rate, clock) = rate(60);
+        assert!((0..60).all(|_| passes(&rate)));
+        for round in 0..1_000_u32 {
+            rate.change_limit(limit(60 + round % 2 * 60));
+            go(&clock, Duration::from_micros(900));
+        }
+        // 0.9 s, half of it at 60 a minute and half at 120: 1.35 of 60 are made up for.
+        rate.change_limit(limit(60));
+        assert_eq!((0..60).filter(|_| passes(&rate)).count(), 1);
     }
 
     proptest! {
@@ -281,8 +310,7 @@ mod tests {
                     Ok(()) => passed.push(now),
                     Err(refused) => {
                         prop_assert!(refused.wait <= Duration::from_secs(60));
-                        let ahead = rate.with_limit(limit(per_minute));
-                        prop_assert!(!refused.wait.is_zero() || passes(&ahead));
+                        prop_assert!(!refused.wait.is_zero());
                     }
                 }
             }

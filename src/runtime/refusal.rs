@@ -12,13 +12,13 @@ use crate::{
     model::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
-        facts::Ending,
+        facts::{Ending, QuotaReset},
         reply::AttemptFailure,
     },
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
         bulkhead::{Full, RETRY_AFTER_MAX},
-        compartment::directory::Stranger,
+        compartment::directory::{Place, Stranger},
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         run_caps::CapReached,
@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
     Gate { breaker: Arc<str>, refusal: GateRefusal, now: Timestamp, jitter: f64 },
     /// No slot.
     #[error("no slot free in {compartment}")]
-    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach },
+    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>> },
     /// No request is free this minute.
     #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
     Rate { too_many: TooMany, retry_after: Duration },
@@ -90,7 +90,7 @@ impl Refusal {
     /// No slot, or none for this caller.
     pub(crate) fn of_no_seats(no_seats: NoSeats) -> Self {
         match no_seats {
-            NoSeats::Full { count, full, reach } => Self::Bulkhead { compartment: count, full, reach },
+            NoSeats::Full { count, full, reach, place } => Self::Bulkhead { compartment: count, full, reach, place },
             NoSeats::Stranger(stranger) => Self::Stranger { stranger },
         }
     }
@@ -151,6 +151,15 @@ impl Refusal {
         match self {
             Self::Bulkhead { compartment, .. } => Some(compartment),
             Self::Everywhere { spoken, .. } => spoken.lacks(),
+            _ => None,
+        }
+    }
+
+    /// Where the call may wait for the slot, if that is all that is missing and it may wait.
+    pub(crate) fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Bulkhead { place, .. } => place.as_deref(),
+            Self::Everywhere { spoken, .. } => spoken.place(),
             _ => None,
         }
     }
@@ -300,9 +309,12 @@ pub(crate) fn failure_envelope(failure: &AttemptFailure, agent: &str, keyed: Key
     } else if matches!(code, ErrorCode::AgentBadReply) {
         envelope.retryable = failure.ending != Ending::CallerShape;
     }
-    if envelope.retryable
-        && let Some(wait) = failure.retry_after
-    {
+    // Of a quota that comes back it is known when, though nobody should wait for it here.
+    let wait = match failure.ending {
+        Ending::Status { quota_spent: Some(QuotaReset::In(reset)), .. } => Some(reset),
+        _ => failure.retry_after.filter(|_| envelope.retryable),
+    };
+    if let Some(wait) = wait {
         envelope = envelope.with_retry_after(wait.as_secs_f64());
     }
     if let Some(code) = &failure.upstream_code {
@@ -336,7 +348,7 @@ fn outward_code(ending: &Ending) -> ErrorCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::facts::{QuotaReset, TimeoutKind};
+    use crate::model::facts::TimeoutKind;
 
     fn status(status: u16, retryable: Option<bool>) -> Ending {
         Ending::Status { status, retryable, content_filter: false, context_too_long: false, quota_spent: None }
@@ -403,6 +415,20 @@ mod tests {
                 (&"NO_INK".into(), &2.into())
             );
         }
+    }
+
+    #[test]
+    fn a_quota_that_comes_back_says_when() {
+        let ending = Ending::Status {
+            status: 429,
+            retryable: Some(true),
+            content_filter: false,
+            context_too_long: false,
+            quota_spent: Some(QuotaReset::In(Duration::from_secs(11))),
+        };
+        let envelope = failure_envelope(&AttemptFailure::new(ending, "spent"), "draft", Keyed::Yes, 1);
+        assert_eq!((envelope.error_code.as_str(), envelope.retryable), ("QUOTA_SPENT", false));
+        assert_eq!(envelope.retry_after, Some(11.0));
     }
 
     #[test]

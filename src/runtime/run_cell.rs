@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use serde_json::Value;
@@ -18,6 +18,7 @@ use super::{
     parked::ParkedAt,
     run_log::{RunLog, Sender},
     run_table::RunTable,
+    sync::Mutex,
 };
 use crate::{
     model::{

@@ -1,7 +1,7 @@
 //! The events of one run, and its way into the journal. What is not durable yet is in the log but not shown. One lock gives events
 //! their ids, another one keeps batches in the same order; neither is held while the journal's answer is awaited.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::{
     core::lock,
     journal::{Batch, Entry, Journal},
+    sync::Mutex,
 };
 use crate::model::event::{Event, EventType};
 

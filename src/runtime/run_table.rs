@@ -2,15 +2,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
 };
 
 use super::{
     core::{AgentCore, lock},
     run_cell::RunCell,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use crate::{policy::compartment::line::Ticket, workflow::plan::action::StepKey};
 

@@ -2,14 +2,7 @@
 //! gives back what nobody used and keeps what nobody knows of, so that a cancel, a panic or the death of an actor settles as any other
 //! end does. Which budgets there are, and what fits into them, the policy decides.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     call::{CallContext, CallRequest},
@@ -19,7 +12,12 @@ use super::{
     ports::{Asked, Progress, TokenEstimate, VendorBudget},
     refusal::Refusal,
     settings::ProviderSettings,
+    shielded::shielded,
     spent::{Guess, count_guess, rough_estimate, spent},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     tally::Tally,
     token_count::TokenCounter,
 };
@@ -36,7 +34,7 @@ use crate::{
         run_caps::RunCaps,
         tokens::{
             WINDOW,
-            accounts::{Accounts, Held},
+            accounts::{Accounts, Found, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
             told::ToldBudgets,
         },
@@ -128,7 +126,7 @@ impl TokenBook {
 
     /// Takes in what an agent's vendor said of its own budget since it was asked last.
     fn hear(&self, agent: &AgentCore, now: Timestamp) {
-        if let Some(word) = agent.backend.vendor_budget() {
+        if let Some(word) = shielded(|| agent.backend.vendor_budget()).flatten() {
             self.hear_word(&mut lock(&self.state), &agent.settings.provider, word, now);
         }
     }
@@ -185,7 +183,7 @@ struct Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         let Some(held) = self.held.take() else { return };
-        let now = self.shared.now();
+        let now = self.shared.now_or(self.at);
         let mut state = lock(&self.shared.tokens.state);
         let accounts = &mut state.accounts;
         match (self.used, self.sent) {
@@ -224,14 +222,14 @@ impl Spending {
         }
         let provider = &agent.settings.provider;
         let who = Drawer { provider, feature: context.feature.as_deref(), tenant: context.tenant.as_deref() };
-        let (is_budgeted, is_told, settings) = {
-            let state = lock(&shared.tokens.state);
+        let (found, is_told, settings) = {
+            let mut state = lock(&shared.tokens.state);
             shared.tokens.is_told.store(!state.told.is_empty(now), Ordering::Release);
-            (state.accounts.concerns(&who), state.told.concerns(provider, now), Arc::clone(&state.settings))
+            (state.accounts.find(&who, now), state.told.concerns(provider, now), Arc::clone(&state.settings))
         };
         let price = settings.prices.get(&*agent.target).copied();
         // Counting takes longer than anything else here, so nobody waits for it.
-        let (need, counter) = if is_budgeted || price.is_some() {
+        let (need, counter) = if !found.is_none() || price.is_some() {
             need_of(agent, context, settings.output_tokens_assumed)
         } else if is_told && context.asked.is_some() {
             // A vendor's word comes unasked for: nobody loads a vocabulary for it.
@@ -249,12 +247,12 @@ impl Spending {
             reserved: None,
             price,
         });
-        spending.reserve(now).map_err(|refused| Refusal::Tokens { refused })?;
+        spending.reserve(Some(found), now).map_err(|refused| Refusal::Tokens { refused })?;
         Ok(Some(spending))
     }
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
-    fn reserve(&mut self, now: Timestamp) -> Result<(), NoTokens> {
+    fn reserve(&mut self, found: Option<Found>, now: Timestamp) -> Result<(), NoTokens> {
         if self.reserved.as_ref().is_some_and(|reserved| reserved.at.after(WINDOW) > now) {
             return Ok(());
         }
@@ -262,14 +260,15 @@ impl Spending {
         self.reserved = None;
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
-        let word = self.agent.backend.vendor_budget();
+        let word = shielded(|| self.agent.backend.vendor_budget()).flatten();
         let mut state = lock(&self.shared.tokens.state);
         if let Some(word) = word {
             self.shared.tokens.hear_word(&mut state, provider, word, now);
         }
         let refused = |refusal| NoTokens { account: AccountId::Provider(provider.clone()), refusal };
         state.told.look(provider, self.need, now).map_err(refused)?;
-        let held = state.accounts.reserve(&who, self.need, now)?;
+        let found = found.unwrap_or_else(|| state.accounts.find(&who, now));
+        let held = state.accounts.reserve(&who, found, self.need, now)?;
         state.told.take(provider, self.need);
         drop(state);
         self.reserved =
@@ -279,7 +278,7 @@ impl Spending {
 
     /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
     pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), AttemptFailure> {
-        self.reserve(now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
+        self.reserve(None, now).map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
         self.sent();
         Ok(())
     }
@@ -347,7 +346,7 @@ fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64)
     let estimate = context
         .asked
         .as_ref()
-        .and_then(|asked| agent.backend.estimate(asked, context.prompt.as_deref()))
+        .and_then(|asked| shielded(|| agent.backend.estimate(asked, context.prompt.as_deref())).flatten())
         .unwrap_or_else(|| rough_estimate(context.asked.as_ref()));
     needed(estimate, output_tokens_assumed)
 }

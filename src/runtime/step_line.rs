@@ -30,7 +30,7 @@ impl OrchestratorActor {
         let targets = handle.targets_in_line();
         let lining = Lining::Step { run: Arc::clone(run), key: request.key, line: (LINE_OF_STEPS, LINE_MAX) };
         let (asking, now) = (run.context.asking(), self.shared.now());
-        let ticket = match self.shared.compartments.line_up(&self.shared, &targets, asking, lining, now) {
+        let ticket = match self.shared.compartments.line_up(&self.shared, &targets, (asking, None), lining, now) {
             Ok(LinedUp::Waits(ticket)) => Some(ticket),
             Ok(LinedUp::Served(served)) => {
                 let (run, key) = (Arc::clone(run), request.key);

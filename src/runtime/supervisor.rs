@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, oneshot};
 
 pub(crate) use super::book::Book;
 use super::{
@@ -68,6 +68,8 @@ pub(crate) enum SupervisorMessage {
     Died { agent: usize, quarantine: Quarantine },
     /// An operator acts.
     Act { breaker: BreakerId, act: BreakerAct },
+    /// Say when all that was told before this holds.
+    Tell(oneshot::Sender<()>),
     /// A run was accepted that needs these agents, in this order: have their models loaded.
     Prewarm(Vec<usize>),
     /// A timer may be due.
@@ -115,11 +117,7 @@ impl Actor for SupervisorActor {
         if matches!(message, SupervisorMessage::Crash) {
             return Err("told to crash".into());
         }
-        let (news, due) = {
-            let mut book = lock(&self.shared.book);
-            self.take_in(&mut book, message);
-            (book.take_news(), book.next_timer())
-        };
+        let (news, due) = self.turn(message);
         for event in news {
             probing::follow(&self.shared, event.id);
             self.shared.orchestrator.cast(OrchestratorMessage::GateChanged(event.id));
@@ -132,7 +130,30 @@ impl Actor for SupervisorActor {
 }
 
 impl SupervisorActor {
-    fn take_in(&self, book: &mut Book, message: SupervisorMessage) {
+    /// Takes one message in. The transitions that follow from it, and when the next timer is due.
+    pub(crate) fn turn(&self, message: SupervisorMessage) -> (Vec<BreakerEvent>, Option<Timestamp>) {
+        let told = {
+            let mut book = lock(&self.shared.book);
+            self.take_in(&mut book, &message);
+            (book.take_news(), book.next_timer())
+        };
+        // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and a
+        // reload has those when it takes the book.
+        match message {
+            SupervisorMessage::Outcome(facts) => {
+                adaptive::learn(&self.shared, facts.agent, &facts.told);
+                facts.permit.settle();
+            }
+            SupervisorMessage::Tell(done) => {
+                // Who asked may have left.
+                let _ = done.send(());
+            }
+            _ => {}
+        }
+        told
+    }
+
+    fn take_in(&self, book: &mut Book, message: &SupervisorMessage) {
         let now = self.shared.now();
         match message {
             SupervisorMessage::Outcome(facts) => {
@@ -140,27 +161,25 @@ impl SupervisorActor {
                     self.panicked(book, facts.agent, facts.at);
                 }
                 if let Some(agent) = self.shared.at(facts.agent) {
-                    book.outcome(&facts, agent.source, agent.keyed);
+                    book.outcome(facts, agent.source, agent.keyed);
                 }
-                adaptive::learn(&self.shared, facts.agent, &facts.told);
-                facts.permit.settle();
             }
             SupervisorMessage::Aged { agent, passes, at } => {
-                if let Some(agent) = self.shared.at(agent) {
-                    book.aged(&passes, agent.source, at);
+                if let Some(agent) = self.shared.at(*agent) {
+                    book.aged(passes, agent.source, *at);
                 }
             }
-            SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
+            &SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {
                 book.trial_taken(breaker, pass, opened_it, at);
             }
-            SupervisorMessage::Opened { breaker, generation, at } => book.opened(breaker, generation, at),
-            SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
-            SupervisorMessage::Died { agent, quarantine } => {
+            &SupervisorMessage::Opened { breaker, generation, at } => book.opened(breaker, generation, at),
+            &SupervisorMessage::Released { breaker, pass, at } => book.released(breaker, pass, at),
+            &SupervisorMessage::Died { agent, quarantine } => {
                 if let Some(agent) = self.shared.at(agent) {
                     quarantine_gate(book, &agent, quarantine, now);
                 }
             }
-            SupervisorMessage::Act { breaker, act } => book.change(breaker, |breaker| {
+            &SupervisorMessage::Act { breaker, act } => book.change(breaker, |breaker| {
                 let transition = match act {
                     BreakerAct::ForceOpen => breaker.force_open(Reason::Forced, None, now),
                     BreakerAct::Disable => breaker.disable(now),
@@ -174,19 +193,19 @@ impl SupervisorActor {
                 book.tick(now);
                 self.release_quarantined(book, now);
             }
-            SupervisorMessage::Prewarm(agents) => probing::warm_ahead(&self.shared, &agents),
+            SupervisorMessage::Prewarm(agents) => probing::warm_ahead(&self.shared, agents),
             SupervisorMessage::Beat => {
                 self.shared.pulse.supervisor_turned(now);
                 self.shared.models.show(now);
                 // What leaves a window leaves it without anybody's doing.
                 self.shared.tokens.show(now);
             }
-            SupervisorMessage::Crash => {}
+            SupervisorMessage::Tell(_) | SupervisorMessage::Crash => {}
         }
     }
 
     /// What the last supervisor may not have heard: trials that were out, agents that died often.
-    fn recover(&self, now: Timestamp) {
+    pub(crate) fn recover(&self, now: Timestamp) {
         let anew = lock(&self.shared.book).recover(now);
         for anew in anew {
             // Trials that are given out anew go to parked runs first, like any others.

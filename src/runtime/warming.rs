@@ -3,10 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +17,10 @@ use super::{
     ports::{Backend, ColdStart, WarmUp},
     refusal::Refusal,
     settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 use crate::{
     model::{
@@ -51,8 +52,8 @@ pub(crate) struct ModelCore {
     model: Option<String>,
     /// `provider/model`.
     pub(crate) name: Arc<str>,
-    /// The provider keeps one model at a time, and so each that is loaded throws out the others.
-    is_alone: bool,
+    /// The provider keeps one model at a time, and so each that is loaded throws out the others. Written by a reload.
+    is_alone: AtomicBool,
     /// Written by calls and warm-ups.
     warmth: Mutex<Warmth>,
     /// Whether a warm-up is under way: what an admission reads.
@@ -120,7 +121,7 @@ impl Models {
                 provider: provider.name.clone(),
                 model,
                 name,
-                is_alone: provider.loaded_models.at_most() == Some(1),
+                is_alone: AtomicBool::new(false),
                 warmth: Mutex::new(Warmth::default()),
                 is_warming: AtomicBool::new(false),
                 swaps: AtomicU64::new(0),
@@ -131,6 +132,7 @@ impl Models {
             metric::count(metric::MODEL_SWAPS, core.labels(), 0);
             Arc::new(core)
         });
+        core.is_alone.store(provider.loaded_models.at_most() == Some(1), Ordering::Relaxed);
         Some(Arc::clone(core))
     }
 
@@ -164,7 +166,7 @@ impl Models {
 
     /// `model` was loaded: on a server that keeps one, whoever was there is gone.
     fn was_loaded(&self, model: &ModelCore, now: Timestamp) {
-        if !model.is_alone {
+        if !model.is_alone.load(Ordering::Relaxed) {
             return;
         }
         for other in self.beside(model) {

@@ -20,7 +20,10 @@ use crate::{
         event::EventType,
         run::{RunRecord, RunStatus},
     },
-    workflow::plan::action::{Action, CallRequest, StepKey},
+    workflow::plan::{
+        action::{Action, CallRequest, StepKey},
+        restore::DEATHS_MAX,
+    },
 };
 
 impl OrchestratorActor {
@@ -139,23 +142,35 @@ impl OrchestratorActor {
         self.send_turn(run, &mut inner);
     }
 
-    /// Calls of a restored run that may have acted and must not act twice are put where an operator sees them.
+    /// Calls of a restored run that are not made again by themselves are put where an operator sees them: those that may have acted and
+    /// must not act twice, and those with which the process died too often.
     pub(crate) fn put_doubtful_aside(&self, run: &RunCell, inner: &RunInner) {
         let Some(end) = &run.log.journal else { return };
         for CallRequest { key, agent, input, .. } in inner.plan.in_doubt() {
             let idempotency_key = run_call::idempotency_key(run, &inner.plan, key);
+            let (cause, message) = if inner.plan.acts_once(key.step) {
+                let message = "it was under way when the node stopped; whether it acted is unknown".to_owned();
+                (DeadCause::InDoubt, message)
+            } else {
+                let message = format!(
+                    "it was under way {DEATHS_MAX} times when the process died; it is not begun again by itself"
+                );
+                tracing::error!(run = run.id, %agent, "a call is put aside: {message}");
+                metric::count(metric::DEAD_LETTERS, vec![metrics::Label::new("agent", agent.to_string())], 1);
+                (DeadCause::KilledProcess, message)
+            };
             end.journal.put_aside(DeadLetter {
                 // The same after each restart, and one segment of a path.
                 id: idempotency_key.replace('/', ":"),
                 at_ms: self.shared.clock.unix_ms(self.shared.now()),
-                cause: DeadCause::InDoubt,
+                cause,
                 agent: agent.to_string(),
                 run_id: Some(run.id.clone()),
                 step: idempotency_key.split_once('/').map(|(_, step)| step.to_owned()),
                 owner: run.owner.clone(),
                 idempotency_key: Some(idempotency_key),
                 input: (*input).clone(),
-                message: "it was under way when the node stopped; whether it acted is unknown".to_owned(),
+                message,
             });
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::failure::Failure;
+use super::answer::{body::too_large, failure::Failure};
 use crate::settings::serve::ServeSettings;
 
 /// Bytes of bodies are counted in blocks of this size.
@@ -27,6 +27,9 @@ pub struct Caps {
     streams: Arc<Semaphore>,
     openings: Arc<Semaphore>,
     body_blocks: Arc<Semaphore>,
+    runs: Arc<Semaphore>,
+    run_blocks: Arc<Semaphore>,
+    runs_bytes_max: u64,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
     run_streams_max: u32,
@@ -55,14 +58,20 @@ impl Caps {
     /// Caps as configured.
     pub fn new(settings: &ServeSettings) -> Self {
         let semaphore = |count: u32| Arc::new(Semaphore::new(count as usize));
-        let blocks = usize::try_from(settings.bodies_bytes_max).unwrap_or(usize::MAX) / BLOCK_BYTES;
+        let blocks = |bytes: u64| {
+            let blocks = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK_BYTES;
+            Arc::new(Semaphore::new(blocks.min(Semaphore::MAX_PERMITS)))
+        };
         Self {
             calls: semaphore(settings.calls_max),
             uploads: semaphore(settings.uploads_max),
             queries: semaphore(settings.queries_max),
             streams: semaphore(settings.streams_max),
             openings: semaphore(settings.queries_max),
-            body_blocks: Arc::new(Semaphore::new(blocks.min(Semaphore::MAX_PERMITS))),
+            body_blocks: blocks(settings.bodies_bytes_max),
+            runs: semaphore(settings.runs_live_max),
+            run_blocks: blocks(settings.runs_bytes_max),
+            runs_bytes_max: settings.runs_bytes_max,
             run_streams: Arc::default(),
             key_streams: Arc::default(),
             run_streams_max: settings.streams_run_max,
@@ -106,14 +115,40 @@ impl Caps {
 
     /// Room for a body that is about to be read.
     pub fn body(&self) -> BodyRoom {
-        BodyRoom { blocks: Arc::clone(&self.body_blocks), held: None, bytes: 0 }
+        BodyRoom { blocks: Arc::clone(&self.body_blocks), what: "bytes of bodies", held: None, bytes: 0 }
     }
+
+    /// A place for a run whose input has so many bytes, for as long as it is not over.
+    pub fn run(&self, input_bytes: usize) -> Result<RunPlace, Failure> {
+        if input_bytes as u64 > self.runs_bytes_max {
+            return Err(too_large(self.runs_bytes_max));
+        }
+        let place = place(&self.runs, "live runs")?;
+        let mut room = BodyRoom {
+            blocks: Arc::clone(&self.run_blocks),
+            what: "bytes of inputs of live runs",
+            held: None,
+            bytes: 0,
+        };
+        room.grow(input_bytes)?;
+        Ok(RunPlace { place, room })
+    }
+}
+
+/// A live run's place and room.
+#[derive(Debug)]
+pub struct RunPlace {
+    #[allow(dead_code, reason = "held for its drop")]
+    place: Place,
+    #[allow(dead_code, reason = "held for its drop")]
+    room: BodyRoom,
 }
 
 /// Room for one body; grows with it, and is given back when it is dropped.
 #[derive(Debug)]
 pub struct BodyRoom {
     blocks: Arc<Semaphore>,
+    what: &'static str,
     held: Option<OwnedSemaphorePermit>,
     bytes: usize,
 }
@@ -124,9 +159,9 @@ impl BodyRoom {
         let before = self.bytes.div_ceil(BLOCK_BYTES);
         self.bytes = self.bytes.saturating_add(bytes);
         let more = self.bytes.div_ceil(BLOCK_BYTES).saturating_sub(before);
-        let more = u32::try_from(more).map_err(|_| Failure::busy("bytes of bodies"))?;
+        let more = u32::try_from(more).map_err(|_| Failure::busy(self.what))?;
         let taken = Arc::clone(&self.blocks).try_acquire_many_owned(more);
-        let taken = taken.map_err(|_| Failure::busy("bytes of bodies"))?;
+        let taken = taken.map_err(|_| Failure::busy(self.what))?;
         match &mut self.held {
             Some(held) => held.merge(taken),
             None => self.held = Some(taken),

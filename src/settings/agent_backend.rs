@@ -2,7 +2,10 @@
 
 use serde_json::Value as Json;
 
-use crate::model::name::Name;
+use crate::{
+    model::name::Name,
+    workflow::template_rules::{BrokenRule, check_bounds},
+};
 
 use super::{
     endpoint::{TextSource, read_headers},
@@ -195,7 +198,9 @@ fn read_path(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<String> {
 fn read_request(reader: &mut Reader<'_, '_>) -> Option<String> {
     let text = reader.text("request")?;
     reader.explain("request", "(template)");
-    if let Err(error) = minijinja::Environment::new().template_from_str(text) {
+    if let Err(BrokenRule { line, rule }) = check_bounds(text) {
+        reader.refuse("request", format!("{rule} (its line {line})"));
+    } else if let Err(error) = minijinja::Environment::new().template_from_str(text) {
         reader.refuse("request", format!("is no template: {error}"));
     }
     Some(text.to_owned())
@@ -329,6 +334,9 @@ fn read_file(
 }
 
 fn template_problem(file: &FoundFile, text: &str) -> Option<Problem> {
+    if let Err(BrokenRule { line, rule }) = check_bounds(text) {
+        return Some(Problem { origin: file.at(line), ..file.problem.clone() }.with_rule(rule));
+    }
     let error = minijinja::Environment::new().template_from_str(text).err()?;
     let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
     let said = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);

@@ -22,7 +22,6 @@ pub(super) fn check_compartments(
 ) {
     let mut problems = Vec::new();
     check_tenants(settings, |key| report.origin_of(key), &mut problems);
-    check_feature_shares(settings, providers, report, &mut problems);
     check_keys_of(settings, keys, report, &mut problems);
     report.problems.append(&mut problems);
     for feature in &mut settings.features {
@@ -39,6 +38,9 @@ pub(super) fn check_compartments(
         tier.slots = tier.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
         divide_rates(&mut tier.rates, &path, instances, report);
     }
+    let mut problems = Vec::new();
+    check_feature_shares(settings, providers, report, &mut problems);
+    report.problems.append(&mut problems);
     check_budgets(settings, providers, agents, report);
 }
 
@@ -56,39 +58,47 @@ pub(super) fn divide_rates(rates: &mut Rates, path: &str, instances: u32, report
     }
 }
 
-/// What providers keep for features must fit into their slots.
+/// What providers keep for agents, features and classes must fit into their slots beside each other, and nothing is kept for a feature
+/// beyond its own slots.
 fn check_feature_shares(
     settings: &CompartmentSettings,
     providers: &[Provider],
     report: &Report,
     problems: &mut Vec<Problem>,
 ) {
+    let mut problem = |key: String, value: u32, rule: String| {
+        problems.push(Problem { origin: report.origin_of(&key), key, value: Some(value.to_string()), rule });
+    };
     let mut sums: BTreeMap<&Name, u64> = BTreeMap::new();
     for feature in &settings.features {
-        let path = key_path(&key_path("features", feature.name.as_str()), "guaranteed");
+        let path = key_path("features", feature.name.as_str());
         for (name, slots) in &feature.guaranteed {
-            let key = key_path(&path, name.as_str());
-            let provider = providers.iter().find(|provider| provider.settings.name == *name);
-            let rule = match provider.map(|provider| provider.settings.slots) {
-                None => "names no provider".to_owned(),
+            let key = key_path(&key_path(&path, "guaranteed"), name.as_str());
+            if feature.slots.is_some_and(|most| *slots > most) {
+                problem(key.clone(), *slots, format!("is more than {}", key_path(&path, "slots")));
+            }
+            match providers.iter().find(|known| known.settings.name == *name).map(|known| known.settings.slots) {
+                None => problem(key, *slots, "names no provider".to_owned()),
                 Some(None) => {
-                    format!("means nothing without {}", key_path(&key_path("providers", name.as_str()), "slots"))
+                    let needed = key_path(&key_path("providers", name.as_str()), "slots");
+                    problem(key, *slots, format!("means nothing without {needed}"));
                 }
-                Some(Some(_)) => {
-                    *sums.entry(name).or_default() += u64::from(*slots);
-                    continue;
-                }
-            };
-            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
+                Some(Some(_)) => *sums.entry(name).or_default() += u64::from(*slots),
+            }
         }
     }
-    for (name, sum) in sums {
-        let slots =
-            providers.iter().find(|provider| provider.settings.name == *name).and_then(|found| found.settings.slots);
-        if let Some(slots) = slots.filter(|slots| sum > u64::from(*slots)) {
-            let key = key_path(&key_path("providers", name.as_str()), "slots");
-            let rule = format!("is too few: features are guaranteed {sum} of them");
-            problems.push(Problem { origin: report.origin_of(&key), key, value: Some(slots.to_string()), rule });
+    for Provider { settings: provider, .. } in providers {
+        let Some(slots) = provider.slots else { continue };
+        let of_agents: u64 = provider.guaranteed.iter().map(|(_, slots)| u64::from(*slots)).sum();
+        let of_features = sums.get(&provider.name).copied().unwrap_or(0);
+        let of_classes: u64 = settings.classes.shares_of(slots).iter().map(|share| u64::from(share.slots)).sum();
+        let sum = of_agents + of_features + of_classes;
+        // Shares of agents alone are judged where agents are.
+        if sum > u64::from(slots) && sum > of_agents {
+            let rule = format!(
+                "is too few: {sum} of them are kept ({of_agents} for agents, {of_features} for features, {of_classes} for classes)"
+            );
+            problem(key_path(&key_path("providers", provider.name.as_str()), "slots"), slots, rule);
         }
     }
 }

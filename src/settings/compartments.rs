@@ -323,7 +323,10 @@ tenants_max = 500
         };
         assert!(Given::config(&config("slots = 10", 6, 4)).load().is_ok());
         let error = Given::config(&config("slots = 10", 7, 4)).load().unwrap_err().to_string();
-        assert_eq!(error, "w.toml:3: providers.local.slots = 10: is too few: features are guaranteed 11 of them");
+        assert_eq!(
+            error,
+            "w.toml:3: providers.local.slots = 10: is too few: 11 of them are kept (0 for agents, 11 for features, 0 for classes)"
+        );
         let error = Given::config(&config("", 1, 1)).load().unwrap_err().to_string();
         assert_eq!(
             error,

@@ -53,14 +53,11 @@ pub struct WebhookTable {
 
 /// Reads `[deferred]`.
 pub(super) fn read_deferred(root: &mut Reader<'_, '_>, folder: &Path) -> DeferredTable {
-    let given = root.is_given("deferred");
     let mut reader = root.table("deferred");
     let usual = DeferredSettings::default();
     let number = |reader: &mut Reader<'_, '_>, key: &'static str, max: u64, default: u64| {
         let value = reader.whole(key, 1, max).unwrap_or(default);
-        if given {
-            reader.explain(key, value.to_string());
-        }
+        reader.explain(key, value.to_string());
         value
     };
     let entries_max = number(&mut reader, "entries_max", ENTRIES_MAX, usual.bounds.entries_max);

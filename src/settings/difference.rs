@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::model::hex::hex;
+use crate::{model::hex::hex, workflow::checked::Workflow};
 
 use super::{
     agent_backend::AgentBackend,
@@ -13,7 +13,8 @@ use super::{
 };
 
 /// Tables whose values a running service does not take over ...
-const NEEDS_RESTART: [&str; 8] = ["capture", "files", "journal", "limits", "node", "run", "serve", "usage"];
+const NEEDS_RESTART: [&str; 9] =
+    ["capture", "files", "journal", "limits", "node", "run", "serve", "usage", "workflows"];
 /// ... but for these keys of theirs ...
 const TAKEN_OVER: [&str; 3] = ["run.calls_max", "run.cost_max", "run.tokens_max"];
 /// ... and keys of other tables, with everything below them.
@@ -45,8 +46,8 @@ pub struct Change {
     pub needs_restart: bool,
 }
 
-/// Every effective value, by key, and a hash of each text that agents are told (prompts, schemas). No secrets.
-pub fn rows(settings: &Settings) -> Vec<ConfigRow> {
+/// Every effective value, by key, a hash of each text that agents are told (prompts, schemas), and one of each workflow. No secrets.
+pub fn rows<'a>(settings: &Settings, workflows: impl IntoIterator<Item = &'a Workflow>) -> Vec<ConfigRow> {
     let row =
         |row: super::report::ExplainRow| ConfigRow { key: row.key, value: row.value, origin: row.origin.to_string() };
     let mut rows: Vec<ConfigRow> = explain(settings).into_iter().map(row).collect();
@@ -63,6 +64,20 @@ pub fn rows(settings: &Settings) -> Vec<ConfigRow> {
             origin: "a hash of prompt, schema and what else its backend is told".to_owned(),
         });
     }
+    for workflow in workflows {
+        // Its own hash is one of its content.
+        let value = workflow.hash().chars().take(DIGITS).collect();
+        let key = format!("workflows.{}", workflow.name());
+        rows.push(ConfigRow { key, value, origin: "a hash of the workflow".to_owned() });
+    }
+    rows.sort_by(|left, right| left.key.cmp(&right.key));
+    rows
+}
+
+/// What holds once a running service has taken over `loaded`: what needs a restart is as it was.
+pub fn taken_over(before: &[ConfigRow], loaded: Vec<ConfigRow>) -> Vec<ConfigRow> {
+    let mut rows: Vec<ConfigRow> = loaded.into_iter().filter(|row| !needs_restart(&row.key)).collect();
+    rows.extend(before.iter().filter(|row| needs_restart(&row.key)).cloned());
     rows.sort_by(|left, right| left.key.cmp(&right.key));
     rows
 }
@@ -144,6 +159,7 @@ mod tests {
         );
         for (key, want) in [
             ("run.deadline", true),
+            ("workflows.momently", true),
             ("run.cost_max", false),
             ("deferred.webhook.url", true),
             ("deferred.delay", false),
@@ -155,6 +171,13 @@ mod tests {
             assert_eq!(needs_restart(key), want, "{key}");
         }
         assert!(difference(&after, &after).is_empty());
+        let holds = taken_over(&before, after.clone());
+        assert_eq!(
+            holds,
+            rows_of(&[("agents.a.slots", "5"), ("agents.c.slots", "1"), ("run.language", "ko"), ("serve.listen", "x")])
+        );
+        let pending: Vec<String> = difference(&holds, &after).iter().map(ToString::to_string).collect();
+        assert_eq!(pending, ["serve.listen: x -> y (needs a restart)"], "told until there is a restart");
         assert_eq!((hash_of(&before) == hash_of(&after), hash_of(&after).len()), (false, 64));
     }
 }

@@ -67,6 +67,10 @@ pub struct ServeSettings {
     pub body_bytes_max: u64,
     /// Bytes of all bodies that are in memory at once.
     pub bodies_bytes_max: u64,
+    /// Runs that were asked for here and are not over, at once.
+    pub runs_live_max: u32,
+    /// Bytes of the inputs of those runs. While a run goes on its input is in memory, up to three times.
+    pub runs_bytes_max: u64,
     /// Calls of agents and model requests at once.
     pub calls_max: u32,
     /// Uploads at once.
@@ -108,6 +112,8 @@ impl Default for ServeSettings {
             write_timeout: Duration::from_secs(60),
             body_bytes_max: 32 * 1024 * 1024,
             bodies_bytes_max: 512 * 1024 * 1024,
+            runs_live_max: 20_000,
+            runs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
             queries_max: 500,
@@ -144,6 +150,8 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         write_timeout: reader.duration("write_timeout", fallback.write_timeout),
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
         bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
+        runs_live_max: count(&mut reader, "runs_live_max", fallback.runs_live_max),
+        runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
         queries_max: count(&mut reader, "queries_max", fallback.queries_max),

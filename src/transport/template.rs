@@ -1,13 +1,28 @@
 //! Texts with places to fill from an agent's input: prompts, and requests of mapped services. Strict (a missing value is an error,
-//! never an empty text) and bounded (a template can neither run for ever nor grow without end).
+//! never an empty text) and bounded (a template can neither run for ever nor grow without end). One that a caller gives is held to a small
+//! language, filled from an input of bounded size, and compiled and filled on a thread of its own.
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context, value::Serde};
 use serde_json::Value;
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::workflow::template_rules::{BrokenRule, check_bounds, check_strange};
 
 /// Steps a template may take.
 pub const TEMPLATE_FUEL: u64 = 2_000_000;
 /// The most bytes of a filled text.
 pub const TEMPLATE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Steps that a caller's template may take. A step costs at most one look at its whole input, and pays for 64 bytes of new text.
+pub const STRANGE_FUEL: u64 = 200_000;
+/// The most bytes of an input that a caller's template is filled from, pictures apart.
+pub const STRANGE_INPUT_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// So many callers' templates are filled at once; others wait as long as their attempts may.
+const STRANGE_AT_ONCE_MAX: usize = 2;
+/// Compiling and filling one goes no deeper than this allows, by far.
+const STRANGE_STACK_BYTES: usize = 32 * 1024 * 1024;
+
+static STRANGE_PLACES: Semaphore = Semaphore::const_new(STRANGE_AT_ONCE_MAX);
 
 const NAME: &str = "template";
 
@@ -41,12 +56,23 @@ impl TemplateError {
     }
 }
 
+impl From<BrokenRule> for TemplateError {
+    fn from(broken: BrokenRule) -> Self {
+        Self { text: broken.to_string() }
+    }
+}
+
 impl Template {
     /// Compiles `source`.
     pub fn try_new(source: &str, filling: Filling) -> Result<Self, TemplateError> {
+        check_bounds(source)?;
+        Self::compile(source, filling, TEMPLATE_FUEL)
+    }
+
+    fn compile(source: &str, filling: Filling, fuel: u64) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        environment.set_fuel(Some(TEMPLATE_FUEL));
+        environment.set_fuel(Some(fuel));
         environment.set_auto_escape_callback(move |_| match filling {
             Filling::Text => AutoEscape::None,
             Filling::Json => AutoEscape::Json,
@@ -63,6 +89,60 @@ impl Template {
             .render_captured_to(context! { input => minijinja::Value::from(Serde(input)) }, &mut text)
             .map_err(|error| TemplateError::new(&error))?;
         String::from_utf8(text.0).map_err(|_| TemplateError { text: "the filled text is no UTF-8".to_owned() })
+    }
+}
+
+/// Whether a prompt that a caller gives can be used.
+pub async fn check_callers_prompt(source: &str) -> Result<(), TemplateError> {
+    strange(source.to_owned(), |_| Ok(())).await
+}
+
+/// The text of a prompt that a caller gave, filled from `input`.
+pub async fn fill_callers_prompt(source: &str, input: &Value) -> Result<String, TemplateError> {
+    let mut left = STRANGE_INPUT_BYTES_MAX;
+    if !fits(input, &mut left) {
+        let text = format!("a caller's prompt is filled from at most {STRANGE_INPUT_BYTES_MAX} bytes of input");
+        return Err(TemplateError { text });
+    }
+    let input = input.clone();
+    strange(source.to_owned(), move |template| template.fill(&input)).await
+}
+
+/// Compiles a caller's template and does something with it where it holds up no worker, and with a stack of its own. Whoever asked may
+/// leave; the thread ends by itself.
+async fn strange<T: Send + 'static>(
+    source: String,
+    act: impl FnOnce(&Template) -> Result<T, TemplateError> + Send + 'static,
+) -> Result<T, TemplateError> {
+    check_strange(&source)?;
+    let failed = |text: String| TemplateError { text };
+    let place = STRANGE_PLACES.acquire().await.map_err(|error| failed(error.to_string()))?;
+    let (tell, told) = oneshot::channel();
+    let work = move || {
+        let _held = place;
+        let made = Template::compile(&source, Filling::Text, STRANGE_FUEL).and_then(|template| act(&template));
+        // Nobody may be waiting any more.
+        let _ = tell.send(made);
+    };
+    let thread = std::thread::Builder::new().name("prompt".to_owned()).stack_size(STRANGE_STACK_BYTES);
+    thread.spawn(work).map_err(|error| failed(format!("no thread to fill it: {error}")))?;
+    told.await.unwrap_or_else(|_| Err(failed("it broke while it was filled".to_owned())))
+}
+
+/// Takes the bytes of all texts and values out of what is `left`.
+fn fits(value: &Value, left: &mut usize) -> bool {
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Object(fields) => fields.keys().map(String::len).sum(),
+        _ => 0,
+    };
+    // Each value takes something beside its text.
+    let Some(rest) = left.checked_sub(own + size_of::<Value>()) else { return false };
+    *left = rest;
+    match value {
+        Value::Array(items) => items.iter().all(|item| fits(item, left)),
+        Value::Object(fields) => fields.values().all(|field| fits(field, left)),
+        _ => true,
     }
 }
 
@@ -125,5 +205,38 @@ mod tests {
         let error =
             Template::try_new("{{ input.text }}{{ input.text }}{{ input.text }}", Filling::Text).unwrap().fill(&large);
         assert!(error.is_err());
+    }
+    /// One thread fills, so what is not let through must not be tried.
+    #[tokio::test]
+    async fn a_callers_prompt_is_held_to_its_language_and_size() {
+        let input = json!({"notes": "바다", "list": [{"a": 1}, {"a": 2}], "big": "x".repeat(100_000)});
+        let good = "{{ input.notes }}: {% for item in input.list %}{{ item.a + 1 }} {% endfor %}";
+        assert_eq!(fill_callers_prompt(good, &input).await.unwrap(), "바다: 2 3 ");
+        assert_eq!(check_callers_prompt(good).await, Ok(()));
+        for prompt in [
+            "{{ input.absent }}".to_owned(),
+            // What took gigabytes, and what took the process with it.
+            "{% set a = \"x\"*100000 %}{% set l=[a]*5000 %}{{ l|join(\"\")|length }}".to_owned(),
+            "{% set ns=namespace() %}{% set ns.a=[] %}{% for i in range(100000) %}{% set ns.a=[ns.a] %}{% endfor %}{{ ns.a|string|length }}".to_owned(),
+            format!("{{{{ {}1 }}}}", "-".repeat(20_000)),
+            format!("{{{{ 1{} }}}}", "+1".repeat(80_000)),
+            // Within the language: more than it may write, work without end.
+            "{% set a = input.big ~ input.big %}".repeat(1_000) + "x",
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% if input.big == input.big %}{% endif %}{% endfor %}{% endfor %}".to_owned(),
+            "{% set a %}{% for a in range(9999) %}{{ input.big }}{% endfor %}{% endset %}{{ a|length }}".to_owned(),
+            "{{ range(9999)|join(input.big)|length }}".to_owned(),
+        ] {
+            let filled = fill_callers_prompt(&prompt, &input).await;
+            assert!(filled.is_err(), "{prompt:.200}: {:?}", filled.map(|text| text.len()));
+        }
+        let large = json!({"big": "x".repeat(STRANGE_INPUT_BYTES_MAX)});
+        let error = fill_callers_prompt("{{ input.big }}", &large).await.unwrap_err();
+        assert!(error.to_string().contains("bytes of input"), "{error}");
+    }
+
+    #[test]
+    fn a_template_of_the_configuration_is_bounded_too() {
+        let error = Template::try_new(&format!("{{{{ {}1 }}}}", "-".repeat(20_000)), Filling::Text).unwrap_err();
+        assert!(error.to_string().contains("words and signs"), "{error}");
     }
 }

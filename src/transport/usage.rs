@@ -4,6 +4,14 @@ use serde_json::Value;
 
 use crate::{model::reply::Usage, runtime::tally::Tally};
 
+/// The most tokens that one answer is believed to have used, on either side. More than any model can, and little enough to be added up.
+pub const TOKENS_MAX: u64 = 1_000_000_000;
+
+/// A number of tokens as a server tells it. One that no model can have used is as good as none.
+pub fn tokens(told: &Value) -> Option<u64> {
+    told.as_u64().filter(|tokens| *tokens <= TOKENS_MAX)
+}
+
 /// The usage in an object that names it in one of the common ways; `None` where it names neither side.
 pub fn told(usage: &Value) -> Option<Usage> {
     let mut read = None;
@@ -13,8 +21,8 @@ pub fn told(usage: &Value) -> Option<Usage> {
 
 /// Takes over what `told` names. Streams tell totals so far: the last one holds, and a side that it leaves out keeps its number.
 pub fn update(usage: &mut Option<Usage>, told: &Value) {
-    let number = |name: &str| told.get(name).and_then(Value::as_u64);
-    let within = |details: &str, name: &str| told.get(details)?.get(name)?.as_u64();
+    let number = |name: &str| told.get(name).and_then(tokens);
+    let within = |details: &str, name: &str| told.get(details)?.get(name).and_then(tokens);
     let cached = within("prompt_tokens_details", "cached_tokens")
         .or_else(|| within("input_tokens_details", "cached_tokens"))
         .or_else(|| number("cache_read_input_tokens"));
@@ -97,6 +105,8 @@ mod tests {
             (json!({"output_tokens": 15}), usage(0, 15)),
             (json!({"prompt_tokens": -1, "completion_tokens": "3"}), None),
             (json!({"total_tokens": 40}), None),
+            (json!({"prompt_tokens": u64::MAX, "completion_tokens": 9_223_372_036_854_775_807_u64}), None),
+            (json!({"prompt_tokens": TOKENS_MAX, "completion_tokens": TOKENS_MAX + 1}), usage(TOKENS_MAX, 0)),
             (json!(null), None),
         ] {
             assert_eq!(told(&given), want, "{given}");

@@ -9,7 +9,7 @@ use minijinja::{
 };
 use serde_json::Value as Json;
 
-use super::definition::EXPRESSION_BYTES_MAX;
+use super::{definition::EXPRESSION_BYTES_MAX, template_rules::check_expression_bounds};
 
 /// Work that one evaluation may do: about so many operations, or 64 bytes of new data each.
 const FUEL: u64 = 1_000_000;
@@ -68,6 +68,7 @@ impl Expression {
         if source.trim().is_empty() {
             return Err("must not be empty".to_owned());
         }
+        check_expression_bounds(source)?;
         let compiled = ENVIRONMENT.compile_expression_owned(source.to_owned()).map_err(|error| reason(&error))?;
         if let Some(unknown) = unknown_word(source) {
             return Err(unknown);

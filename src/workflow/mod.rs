@@ -16,4 +16,5 @@ pub mod plan;
 pub mod problem;
 mod references;
 pub mod stored;
+pub mod template_rules;
 mod toml_reader;

@@ -23,5 +23,7 @@ mod ollama;
 mod photos;
 mod pipes;
 mod reload;
+mod reload_acts;
+mod reload_reach;
 mod rerun;
 mod serve_end;

@@ -1,25 +1,31 @@
 //! Other settings for a runtime that runs.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use watertight::{
     model::name::Name,
-    policy::breaker::state::StateName,
+    policy::{breaker::state::StateName, compartment::settings::Rates, tokens::draw::AccountId},
     runtime::{
         builder::StartError,
         call::CallRequest,
-        reload::parts::{ReloadParts, ReloadReport},
+        engine::Runtime,
+        handle::AgentHandle,
+        parts::Parts,
+        reload::report::ReloadReport,
         settings::{AgentSettings, ProviderSettings, TargetSettings},
     },
 };
 
 use crate::{
     kit::{Answer, Scripted, agent, builder, call, call_later, code, name, one_agent, pass, provider, settle},
-    support::{Call, changes, codes, hold, ms, s, state},
+    support::{Call, FOUR, changes, codes, hold, ms, s, state},
 };
 
-fn parts(agents: impl IntoIterator<Item = AgentSettings>, backend: &Arc<Scripted>) -> ReloadParts {
-    let parts = ReloadParts::new().provider(provider("local"));
+fn parts(agents: impl IntoIterator<Item = AgentSettings>, backend: &Arc<Scripted>) -> Parts {
+    let parts = Parts::new().provider(provider("local"));
     agents.into_iter().fold(parts, |parts, agent| parts.agent(agent, backend.clone()))
 }
 
@@ -162,7 +168,7 @@ async fn another_model_is_another_target_with_a_breaker_of_its_own() {
         model: Some("small".into()),
         rank: watertight::policy::fallback::Rank { order: 1, weight: 1 },
     };
-    let both = ReloadParts::new().provider(provider("local")).agent_with_targets(
+    let both = Parts::new().provider(provider("local")).agent_with_targets(
         large,
         watertight::policy::fallback::Rank { order: 0, weight: 1 },
         well.clone(),
@@ -207,81 +213,163 @@ async fn a_callers_place_in_line_ends_with_its_agent() {
     assert_eq!(ends, ["NOT_FOUND", "OK", "OK"]);
 }
 
-/// A thousand reloads while two hundred calls are on their way: caps up and down, agents in and out.
+/// What ends of calls were.
+#[derive(Default)]
+struct Ends(BTreeMap<String, usize>);
+
+impl Ends {
+    /// No call is lost: each has an answer, or a refusal of one of these guards.
+    async fn take(&mut self, call: Call) {
+        let code = code(&call.end().await);
+        let known = ["OK", "AGENT_BULKHEAD_FULL", "RATE_LIMITED", "TOKEN_BUDGET_EXHAUSTED"].contains(&code.as_str());
+        assert!(known, "{code}");
+        *self.0.entry(code).or_default() += 1;
+    }
+
+    fn of(&self, code: &str) -> usize {
+        self.0.get(code).copied().unwrap_or_default()
+    }
+}
+
+/// The settings of one round.
+struct Round {
+    caps: [u32; 4],
+    here: [bool; 4],
+    shared: Option<u32>,
+    requests_per_minute: u32,
+    tokens_per_minute: u64,
+}
+
+impl Round {
+    const REQUESTS_MAX: u32 = 9_000;
+
+    fn drawn(dice: &mut fastrand::Rng) -> Self {
+        Self {
+            caps: std::array::from_fn(|_| dice.u32(0..80)),
+            here: [true, dice.bool(), dice.u8(0..4) > 0, dice.u8(0..10) > 0],
+            shared: dice.bool().then(|| dice.u32(20..200)),
+            requests_per_minute: dice.u32(1_000..Self::REQUESTS_MAX),
+            tokens_per_minute: dice.u64(10_000..300_000),
+        }
+    }
+
+    /// Everything is there, and nobody is refused.
+    fn quiet() -> Self {
+        let (requests_per_minute, tokens_per_minute) = (Self::REQUESTS_MAX, 10_000_000);
+        Self { caps: [10; 4], here: [true; 4], shared: None, requests_per_minute, tokens_per_minute }
+    }
+
+    fn parts(&self, backend: &Arc<Scripted>) -> Parts {
+        let rates = Rates {
+            requests_per_minute: Some(self.requests_per_minute),
+            tokens_per_minute: Some(self.tokens_per_minute),
+            ..Rates::default()
+        };
+        let local = ProviderSettings { slots: self.shared, rates, ..provider("local") };
+        let agents = FOUR.into_iter().zip(self.caps).zip(self.here).filter(|(_, here)| *here);
+        agents.fold(Parts::new().provider(local), |parts, ((name, slots), _)| {
+            parts.agent(AgentSettings { slots, ..agent(name, "local") }, backend.clone())
+        })
+    }
+}
+
+/// What was seen at the end of a round.
+#[derive(Default)]
+struct Seen {
+    in_flight: [u32; 4],
+    used: u64,
+}
+
+impl Seen {
+    /// Counts are what really is under way, nothing is over the larger of its old and its new limit.
+    fn look(&mut self, round: &Round, runtime: &Runtime, handles: &[AgentHandle], backend: &Scripted) {
+        for (at, handle) in handles.iter().enumerate() {
+            // What is gone lets nobody in.
+            let cap = if round.here[at] { round.caps[at] } else { 0 };
+            let (now, bound) = (handle.in_flight(), cap.max(self.in_flight[at]));
+            assert!(now <= bound, "{} has {now} of {bound}", FOUR[at]);
+            assert!(handle.mailbox_depth() <= now);
+        }
+        let before: u32 = self.in_flight.iter().sum();
+        self.in_flight = std::array::from_fn(|at| handles[at].in_flight());
+        let now: u32 = self.in_flight.iter().sum();
+        let bound = round.shared.unwrap_or(u32::MAX).max(before);
+        assert!(now <= bound, "the provider has {now} of {bound}");
+        assert_eq!(now, backend.running.load(Ordering::SeqCst), "neither too few nor too many");
+        let budget = runtime.token_budget(&AccountId::Provider(name("local"))).unwrap();
+        assert_eq!(budget.limit, round.tokens_per_minute);
+        let bound = budget.limit.max(self.used);
+        assert!(budget.used <= bound && budget.reserved <= budget.used, "{budget:?}");
+        assert_eq!(budget.reserved > 0, now > 0, "{budget:?}");
+        self.used = budget.used;
+    }
+}
+
+/// A thousand reloads while two hundred calls are on their way: caps, limits and budgets up and down, agents in and out.
 #[tokio::test(start_paused = true)]
 async fn a_thousand_reloads_under_load_lose_nothing() {
-    const AGENTS: [&str; 4] = ["style", "draft", "review", "meta"];
     let mut dice = fastrand::Rng::with_seed(7);
     let backend = Scripted::always(Answer::Good.after(ms(700)));
     let ill = Scripted::always(Answer::status(500));
     let mut sick = agent("sick", "other");
-    sick.retry.attempts_max = 1;
     sick.breaker.open = s(3_600);
     sick.breaker.open_max = s(3_600);
     sick.breaker.open_jitter = 0.0;
-    let make = |caps: [u32; 4], here: [bool; 4], shared: Option<u32>, sick: &AgentSettings| {
-        let local = ProviderSettings { slots: shared, ..provider("local") };
-        let parts = ReloadParts::new().provider(local).provider(provider("other")).agent(sick.clone(), ill.clone());
-        AGENTS.into_iter().zip(caps).zip(here).filter(|(_, here)| *here).fold(parts, |parts, ((name, slots), _)| {
-            parts.agent(AgentSettings { slots, ..agent(name, "local") }, backend.clone())
-        })
-    };
-    let start = builder().provider(provider("other")).agent(sick.clone(), ill.clone());
+    let with_sick =
+        |parts: Parts, sick: &AgentSettings| parts.provider(provider("other")).agent(sick.clone(), ill.clone());
+    let start = builder().parts(with_sick(Round::quiet().parts(&backend), &sick));
     let runtime = Arc::new(start.start().await.unwrap());
     codes(&runtime, "sick", 5).await;
-    // Calls in flight as they were last seen: what is gone lets nobody in.
-    let mut seen = [0; 4];
+    let handles: Vec<AgentHandle> = FOUR.iter().map(|name| runtime.agent(name).unwrap()).collect();
+    let (mut seen, mut ends, mut missing, began) = (Seen::default(), Ends::default(), 0, tokio::time::Instant::now());
     let mut calls: Vec<Call> = Vec::new();
-    let (mut ended, mut refused, mut missing) = (0_usize, 0_usize, 0_usize);
     for round in 0..1_000_u32 {
-        let here = [true, dice.bool(), dice.u8(0..4) > 0, dice.u8(0..10) > 0];
-        let next: [u32; 4] = std::array::from_fn(|_| dice.u32(0..80));
+        let settings = Round::drawn(&mut dice);
         sick.breaker.failure_share = 0.5 + f64::from(round % 5) / 10.0;
-        let shared = dice.bool().then(|| dice.u32(20..200));
-        runtime.reload(make(next, here, shared, &sick)).await.unwrap();
+        runtime.reload(with_sick(settings.parts(&backend), &sick)).await.unwrap();
         while calls.len() < 200 {
-            let name = AGENTS[dice.usize(0..4)];
-            let Some(handle) = runtime.agent(name) else {
+            let at = dice.usize(0..4);
+            if !settings.here[at] {
+                // By an old handle too: it is not found, and counted nowhere.
+                let gone = handles[at].call(CallRequest::of(serde_json::Value::Null)).await;
+                assert_eq!((code(&gone).as_str(), runtime.agent(FOUR[at]).is_none()), ("NOT_FOUND", true));
                 missing += 1;
                 break;
-            };
+            }
+            let handle = handles[at].clone();
             calls.push(Call(tokio::spawn(async move { handle.call(CallRequest::of(serde_json::Value::Null)).await })));
         }
         settle().await;
-        for (at, name) in AGENTS.into_iter().enumerate() {
-            let Some(handle) = runtime.agent(name) else { continue };
-            let bound = next[at].max(seen[at]);
-            assert!(handle.in_flight() <= bound, "round {round}: {name} has {} of {bound}", handle.in_flight());
-            seen[at] = handle.in_flight();
-        }
+        seen.look(&settings, &runtime, &handles, &backend);
         assert_eq!(state(&runtime, "agent:sick"), StateName::Open, "round {round}");
         tokio::time::advance(ms(dice.u64(1..60))).await;
         settle().await;
         let (done, open): (Vec<Call>, Vec<Call>) = calls.into_iter().partition(|call| call.0.is_finished());
         calls = open;
         for call in done {
-            match code(&call.end().await).as_str() {
-                "OK" => ended += 1,
-                "AGENT_BULKHEAD_FULL" => refused += 1,
-                other => panic!("round {round}: {other}"),
-            }
+            ends.take(call).await;
         }
     }
+    let took = began.elapsed();
     for call in calls {
-        match code(&call.end().await).as_str() {
-            "OK" => ended += 1,
-            "AGENT_BULKHEAD_FULL" => refused += 1,
-            other => panic!("at the end: {other}"),
-        }
+        ends.take(call).await;
     }
-    assert!(ended > 2_000 && refused > 2_000 && missing > 0, "{ended} {refused} {missing}");
-    runtime.reload(make([10; 4], [true; 4], None, &sick)).await.unwrap();
+    println!("{:?}, {missing} not found, {took:?}", ends.0);
+    assert!(ends.0.values().all(|count| *count > 100) && ends.0.len() == 4 && missing > 0, "each guard had its say");
+    // The bucket was full once, and what came due since is what its highest limit gives.
+    let due = f64::from(Round::REQUESTS_MAX) * (1.0 + took.as_secs_f64() / 60.0);
+    assert!(ends.of("OK") as f64 <= due, "{} of {due}", ends.of("OK"));
+    runtime.reload(with_sick(Round::quiet().parts(&backend), &sick)).await.unwrap();
     pass(s(2)).await;
     for view in runtime.agents() {
         assert_eq!((view.in_flight, view.mailbox_depth, view.restarts), (0, 0, 0), "{}", view.name);
     }
-    assert_eq!(backend.running.load(Ordering::SeqCst), 0);
-    for name in AGENTS {
+    seen.look(&Round::quiet(), &runtime, &handles, &backend);
+    assert_eq!((seen.in_flight, ill.count()), ([0; 4], 5), "nothing reached who is ill");
+    pass(s(60)).await;
+    seen.used = 0;
+    seen.look(&Round::quiet(), &runtime, &handles, &backend);
+    for name in FOUR {
         assert_eq!(code(&call(&runtime, name).await), "OK");
     }
     assert_eq!(code(&call(&runtime, "sick").await), "AGENT_CIRCUIT_OPEN");

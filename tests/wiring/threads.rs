@@ -8,12 +8,14 @@ use std::{
     time::Duration,
 };
 
+use serde_json::json;
 use watertight::{
     model::{clock::Timestamp, run::RunStatus},
     policy::breaker::{settings::HalfOpenBy, state::StateName},
     runtime::{
         call::{CallContext, CallRequest},
         engine::{Part, Runtime},
+        parts::Parts,
         ports::Clock,
         run_handle::{RunHandle, RunRequest},
         settings::AgentSettings,
@@ -241,4 +243,50 @@ async fn slots_stay_exact_under_a_storm() {
         }
     }
     assert_eq!(refused, 13, "the provider's slots are all back too");
+}
+
+/// A reload and the supervisor each have the breakers' book and the slots at some time: whichever way round, nobody waits for ever.
+#[test]
+fn reloads_among_callers_on_many_threads_come_to_an_end() {
+    const RELOADS: u32 = 300;
+    const CALLERS: usize = 8;
+    let (done, is_done) = std::sync::mpsc::channel();
+    // In a thread of its own, so that one that hangs is told by this one.
+    std::thread::spawn(move || {
+        let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+        let served = tokio.block_on(async {
+            let backend = Scripted::always(Answer::Good);
+            let draft = |slots| AgentSettings { slots, ..agent("draft", "local") };
+            let runtime = Arc::new(one_agent(draft(10), backend.clone()).await);
+            let stop = Arc::new(AtomicBool::new(false));
+            let callers: Vec<_> = (0..CALLERS)
+                .map(|_| {
+                    let (runtime, stop) = (Arc::clone(&runtime), Arc::clone(&stop));
+                    tokio::spawn(async move {
+                        let mut served = 0_u32;
+                        while !stop.load(Ordering::Relaxed) {
+                            let called = runtime.agent("draft").unwrap().call(CallRequest::of(json!({}))).await;
+                            served += u32::from(called.is_ok());
+                            tokio::task::yield_now().await;
+                        }
+                        served
+                    })
+                })
+                .collect();
+            for turn in 0..RELOADS {
+                let parts = Parts::new().provider(provider("local")).agent(draft(10 + turn % 2), backend.clone());
+                runtime.reload(parts).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            stop.store(true, Ordering::Relaxed);
+            let mut served = 0;
+            for caller in callers {
+                served += caller.await.unwrap();
+            }
+            served
+        });
+        done.send(served).unwrap();
+    });
+    let served = is_done.recv_timeout(Duration::from_secs(120)).expect("reloads and calls wait for each other");
+    assert!(served > 0);
 }

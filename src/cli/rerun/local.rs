@@ -78,7 +78,7 @@ async fn within(
     }
     let runtime = builder.start().await.map_err(Stop::usage)?;
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
-    let prompts = prompts_of(&runtime, &accepted.workflow, &args.from, prompt).map_err(wrong);
+    let prompts = prompts_of(&runtime, &accepted.workflow, &args.from, prompt).await.map_err(wrong);
     let result = match prompts {
         Ok(prompts) => start(&runtime, &accepted, &old, args, prompts).await,
         Err(stop) => Err(stop),

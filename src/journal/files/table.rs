@@ -44,8 +44,9 @@ pub struct StoredFile {
     pub runs: u64,
 }
 
-/// Writes a new file down.
+/// Writes a new file down. Bytes that lost their last owner in this same transaction have one again.
 pub(in crate::journal) fn insert(within: &mut Within<'_>, file: &StoredFile) -> Result<(), Fault> {
+    within.unowned.retain(|hash| *hash != file.hash);
     let tenant = within.names.number(within.connection, file.tenant.as_deref())?;
     within
         .connection

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{
     store::{FileDeletion, FileError, FileSettings, FileStore},
-    table::StoredFile,
+    table::{StoredFile, insert, remove_by_id},
 };
 use crate::{
     journal::{
@@ -104,6 +104,31 @@ async fn a_file_goes_with_the_last_run_that_names_it() {
     place.pass_ms(25 * 3_600 * 1_000);
     journal.tidy().await.unwrap();
     assert!(!store.path(&foreign).exists());
+}
+
+/// Whatever is written in one transaction: bytes that lose their last owner and find another one in it stay.
+#[tokio::test]
+async fn bytes_that_find_an_owner_in_the_same_transaction_stay() {
+    let place = Place::new();
+    let journal = place.open();
+    let store = FileStore::new(journal.clone(), FileSettings::default());
+    let first = send(&store, "acme", "a.txt", b"same").await.unwrap();
+    let second = StoredFile { id: "file-second".to_owned(), tenant: Some("other".to_owned()), ..first.clone() };
+    let third = StoredFile { id: "file-third".to_owned(), ..second.clone() };
+    let (gone, new) = (first.id.clone(), second.clone());
+    let written = journal.write(move |within| {
+        remove_by_id(within, &gone)?;
+        insert(within, &new)
+    });
+    written.await.unwrap();
+    assert_eq!(std::fs::read(store.path(&second)).unwrap(), b"same");
+    let written = journal.write(move |within| {
+        remove_by_id(within, "file-second")?;
+        insert(within, &third)?;
+        remove_by_id(within, "file-third")
+    });
+    written.await.unwrap();
+    assert!(!store.path(&second).exists(), "nobody has them");
 }
 
 /// A JPEG that lies on its side, as cameras send it: EXIF says so, and where it was taken.

@@ -140,6 +140,64 @@ fn called(tenant: &str, model: &str, day: u64, usage: Option<Usage>) -> CallReco
 }
 
 #[tokio::test]
+async fn a_letter_stays_for_as_long_as_its_run_waits_for_it() {
+    let uuid = "0198c5a1-0000-7000-8000-000000000001";
+    for run_id in ["r1", uuid] {
+        let place = Place::new();
+        let journal = place.open();
+        accept(&journal, place.run(run_id)).await.unwrap();
+        let waits = format!("{run_id}:pay:-:0");
+        for id in [waits.as_str(), "other"] {
+            journal.put_aside(letter(id, "acme"));
+        }
+        let ids = async || {
+            let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+            letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>()
+        };
+        journal.delete_tenant(Some("acme")).await.unwrap();
+        assert_eq!(ids().await, [waits.clone()]);
+        place.pass_ms(400 * DAY_MS);
+        journal.tidy().await.unwrap();
+        assert_eq!(ids().await, [waits], "nobody else could let it go on");
+        let record = record(run_id, RunStatus::Completed, vec![step("draft", json!(1))], T0);
+        assert!(append(&journal, run_id, 0, vec![finished(record)]).await);
+        journal.delete_tenant(Some("acme")).await.unwrap();
+        assert!(ids().await.is_empty());
+    }
+}
+
+/// What a server told without shame, and what an older version wrote of it: everything else can still be asked for.
+#[tokio::test]
+async fn no_figure_breaks_the_ledger() {
+    let place = Place::new();
+    let today = T0 / DAY_MS;
+    let huge = Some(Usage { prompt_tokens: i64::MAX as u64, output_tokens: u64::MAX, ..Usage::default() });
+    let ask = async |journal: &Arc<SqliteJournal>| {
+        let query = UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: Vec::new() };
+        let lines = journal.usage(query).await.unwrap();
+        lines.iter().map(|line| (line.calls, line.prompt_tokens, line.output_tokens)).collect::<Vec<_>>()
+    };
+    let most = 1 << 53;
+    for calls in 1..4 {
+        // Each time into the line of the time before.
+        let journal = place.open();
+        journal.usage_log(None).finished(called("acme", "qwen", today, huge));
+        journal.usage_log(None).finished(called("other", "qwen", today, huge));
+        journal.close().await;
+        let journal = place.open();
+        assert_eq!(ask(&journal).await, [(2 * calls, most, most)]);
+        let torn = journal.write(|within| {
+            Ok(within
+                .connection
+                .execute("UPDATE usage SET prompt_tokens = 1.8446744073709552e19, output_tokens = 9e300", [])?)
+        });
+        assert_eq!(torn.await, Ok(2));
+        assert_eq!(ask(&journal).await, [(2 * calls, most, most)]);
+        journal.close().await;
+    }
+}
+
+#[tokio::test]
 async fn the_ledger_adds_up_and_stays() {
     let place = Place::new();
     let journal = place.open();

@@ -70,13 +70,13 @@ pub enum Reason {
     Busy,
     /// Most answers of a round took too many times their baseline.
     Late,
-    /// Its bounds are others now.
-    Bounds,
+    /// A reload gave it bounds that it was outside of.
+    Reload,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::FullUse, Self::Timeout, Self::Busy, Self::Late, Self::Bounds];
+    pub const ALL: [Self; 5] = [Self::FullUse, Self::Timeout, Self::Busy, Self::Late, Self::Reload];
 
     /// The word in events and labels.
     pub const fn as_str(self) -> &'static str {
@@ -85,7 +85,7 @@ impl Reason {
             Self::Timeout => "timeout",
             Self::Busy => "busy",
             Self::Late => "late",
-            Self::Bounds => "bounds",
+            Self::Reload => "reload",
         }
     }
 }
@@ -180,7 +180,7 @@ impl AdaptiveLimit {
         let (from, to) = (self.limit, self.limit.clamp(self.settings.min, self.settings.max));
         self.limit = to;
         self.used = self.used.min(to);
-        (from != to).then_some(Change { from, to, reason: Reason::Bounds, at })
+        (from != to).then_some(Change { from, to, reason: Reason::Reload, at })
     }
 
     /// Learns from an attempt that ended, and says what that changes.

@@ -333,7 +333,7 @@ fn a_static_cap_is_its_most() {
     }
     let mut limit = AdaptiveLimit::new(AdaptiveSettings::default(), None, Timestamp::ZERO);
     let change = limit.change_bounds(AdaptiveSettings::default(), Some(20), at(1.0));
-    assert_eq!(change, Some(Change { from: 50, to: 20, reason: Reason::Bounds, at: at(1.0) }));
+    assert_eq!(change, Some(Change { from: 50, to: 20, reason: Reason::Reload, at: at(1.0) }));
     assert_eq!(limit.change_bounds(AdaptiveSettings::default(), Some(20), at(2.0)), None);
     let raised = AdaptiveSettings { min: 30, start: 50, ..AdaptiveSettings::default() };
     assert_eq!(limit.change_bounds(raised, None, at(3.0)).map(|change| change.to), Some(30));

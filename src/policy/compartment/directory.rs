@@ -59,6 +59,8 @@ pub struct Place {
     pub max_wait: Duration,
     /// In which line, and how many may stand there.
     pub line: (LineId, u32),
+    /// Of which version of the directory this is: with another one, the counts may be somebody else's.
+    version: u64,
 }
 
 #[derive(Debug)]
@@ -88,6 +90,8 @@ pub struct Directory {
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
     pub(super) tenants_max: usize,
+    /// Another one whenever counts were taken away or other settings came.
+    pub(super) version: u64,
 }
 
 impl Directory {
@@ -138,7 +142,7 @@ impl Directory {
     ) -> Result<Place, Stranger> {
         let feature = self.feature(feature)?;
         let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
-        let seat = |count: CountId| Seat { count, member };
+        let seat = |count: CountId| Seat::of(count, member);
         let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
         let own = of_feature.and_then(|feature| feature.count);
         let mut waits = of_feature.map(|feature| feature.settings.max_wait);
@@ -151,7 +155,12 @@ impl Directory {
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
         }
         let max_wait = waits.unwrap_or(Duration::ZERO);
-        Ok(Place { feature: member.feature, needs, max_wait, line: (LineId(line), line_max) })
+        Ok(Place { feature: member.feature, needs, max_wait, line: (LineId(line), line_max), version: self.version })
+    }
+
+    /// Whether a place that was found before is still what would be found now.
+    pub fn is_current(&self, place: &Place) -> bool {
+        place.version == self.version
     }
 
     fn feature(&self, name: Option<&str>) -> Result<Option<u16>, Stranger> {
@@ -185,8 +194,11 @@ impl Directory {
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
         let max_wait = settings.max_wait;
         if !self.tenants.contains_key(name) {
-            if self.tenants.len() >= self.tenants_max && !forget_idle(&mut self.tenants, &mut self.turns, pool) {
-                return Err(Stranger::TooManyTenants);
+            if self.tenants.len() >= self.tenants_max {
+                if !forget_idle(&mut self.tenants, &mut self.turns, pool) {
+                    return Err(Stranger::TooManyTenants);
+                }
+                self.version += 1;
             }
             let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
             let key: Arc<str> = name.into();

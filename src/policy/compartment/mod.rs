@@ -10,3 +10,5 @@ mod renewal_tests;
 pub mod settings;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin_tests;

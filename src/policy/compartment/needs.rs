@@ -1,6 +1,6 @@
 //! What one call needs: a slot in each of several counts. It decides nothing.
 
-use crate::policy::bulkhead::{Member, NO_MEMBER};
+use crate::policy::bulkhead::{Member, NO_MEMBER, SlotOf};
 
 /// The most counts that one call needs a slot of: agent, provider, feature, tenant, cell.
 pub const SEATS_MAX: usize = 5;
@@ -16,11 +16,19 @@ pub struct Seat {
     pub count: CountId,
     /// Who asks, as far as its shares go.
     pub member: Member,
+    /// Which slot it was given; before that it means nothing.
+    pub slot: SlotOf,
+}
+
+impl Seat {
+    /// One that is asked for.
+    pub const fn of(count: CountId, member: Member) -> Self {
+        Self { count, member, slot: SlotOf::Common }
+    }
 }
 
 /// Nobody has a slot of it.
-const NO_SEAT: Seat =
-    Seat { count: CountId(u32::MAX), member: Member { agent: NO_MEMBER, feature: NO_MEMBER, class: NO_MEMBER } };
+const NO_SEAT: Seat = Seat::of(CountId(u32::MAX), Member { agent: NO_MEMBER, feature: NO_MEMBER, class: NO_MEMBER });
 
 /// Everything that one call needs, in the fixed order in which it is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     line::{LineFull, LineId, Lines, Order, Ticket},
-    needs::{CountId, Needs},
+    needs::{CountId, Needs, Seat},
 };
 use crate::{
     model::clock::Timestamp,
@@ -131,13 +131,10 @@ impl<T> Pool<T> {
         self.lines.length_of(line)
     }
 
-    /// Takes everything, or nothing.
-    pub fn try_take(&mut self, needs: &Needs, now: Timestamp, chance: Chance) -> Result<(), Lacks> {
+    /// Takes everything, or nothing. What was taken, to be given back as it is.
+    pub fn try_take(&mut self, needs: &Needs, now: Timestamp, chance: Chance) -> Result<Needs, Lacks> {
         match self.lacking(needs) {
-            None => {
-                self.take(needs, now);
-                Ok(())
-            }
+            None => Ok(self.take(needs, now)),
             Some(count) => {
                 let full = self.count_mut(count).map(|bulkhead| bulkhead.refuse(now, chance));
                 Err(Lacks { count, full: full.unwrap_or(Full { retry_after: RETRY_AFTER_MAX }) })
@@ -149,7 +146,7 @@ impl<T> Pool<T> {
     pub fn give_back(&mut self, needs: &Needs, taken: Timestamp, now: Timestamp) -> Vec<Granted<T>> {
         for seat in needs.iter() {
             if let Some(bulkhead) = self.count_mut(seat.count) {
-                bulkhead.give_back(seat.member, taken, now);
+                bulkhead.give_back((seat.member, seat.slot), taken, now);
             }
         }
         self.hand_over(needs.iter().map(|seat| seat.count), now)
@@ -159,7 +156,7 @@ impl<T> Pool<T> {
     pub fn undo(&mut self, needs: &Needs, taken: Timestamp, now: Timestamp) -> Vec<Granted<T>> {
         for seat in needs.iter() {
             if let Some(bulkhead) = self.count_mut(seat.count) {
-                bulkhead.undo(seat.member, taken);
+                bulkhead.undo((seat.member, seat.slot), taken);
             }
         }
         self.hand_over(needs.iter().map(|seat| seat.count), now)
@@ -186,7 +183,7 @@ impl<T> Pool<T> {
         for (way, needs) in ways.iter().enumerate() {
             let Some(count) = self.lacking(needs) else {
                 let needs = *needs;
-                self.take(&needs, now);
+                let needs = self.take(&needs, now);
                 return Ok(Joined::Granted(Granted { who, way, needs, taken: now, order }));
             };
             lacks.push(count);
@@ -218,17 +215,16 @@ impl<T> Pool<T> {
 
     /// The first count, in the fixed order, that has no slot for this call.
     fn lacking(&self, needs: &Needs) -> Option<CountId> {
-        let no_room =
-            |seat: &super::needs::Seat| !self.count(seat.count).is_some_and(|count| count.has_room(seat.member));
+        let no_room = |seat: &Seat| !self.count(seat.count).is_some_and(|count| count.has_room(seat.member));
         needs.iter().find(no_room).map(|seat| seat.count)
     }
 
-    fn take(&mut self, needs: &Needs, now: Timestamp) {
-        for seat in needs.iter() {
-            if let Some(bulkhead) = self.count_mut(seat.count) {
-                bulkhead.take(seat.member, now);
-            }
-        }
+    fn take(&mut self, needs: &Needs, now: Timestamp) -> Needs {
+        let take = |seat: Seat| {
+            let slot = self.count_mut(seat.count).map(|bulkhead| bulkhead.take(seat.member, now));
+            Seat { slot: slot.unwrap_or(seat.slot), ..seat }
+        };
+        Needs::of(needs.iter().map(take))
     }
 
     /// Serves those who lack one of these counts, the highest class first, then the oldest, as far as there is room.
@@ -256,7 +252,7 @@ impl<T> Pool<T> {
                 Some(lacked) if lacked == count => {}
                 Some(lacked) => self.lines.lacks_instead(ticket, way, lacked),
                 None => {
-                    self.take(&needs, now);
+                    let needs = self.take(&needs, now);
                     if let Some(waiter) = self.lines.leave(ticket) {
                         granted.push(Granted { who: waiter.who, way, needs, taken: now, order });
                     }
@@ -275,7 +271,7 @@ impl<T> Pool<T> {
 
     /// Nobody waits who could be served: what hand-over promises.
     #[cfg(test)]
-    pub(super) fn check(&self) {
+    pub(crate) fn check(&self) {
         self.lines.check();
         for (_, waiter) in self.lines.each() {
             for needs in &waiter.ways {

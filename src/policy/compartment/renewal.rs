@@ -29,6 +29,7 @@ impl Directory {
     #[must_use]
     pub fn renew<T>(&mut self, settings: &CompartmentSettings, pool: &mut Pool<T>, now: Timestamp) -> Vec<Granted<T>> {
         let mut granted = Vec::new();
+        self.version += 1;
         self.tenants_max = settings.tenants_max as usize;
         self.feature_places.clear();
         for feature in &settings.features {

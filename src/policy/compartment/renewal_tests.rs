@@ -61,7 +61,9 @@ impl World {
     fn fill(&mut self, feature: &str, tenant: &str) -> Vec<Needs> {
         let needs = self.needs(feature, tenant).unwrap();
         let mut taken = Vec::new();
-        while taken.len() < 100 && self.pool.try_take(&needs, NOW, CHANCE).is_ok() {
+        while taken.len() < 100
+            && let Ok(needs) = self.pool.try_take(&needs, NOW, CHANCE)
+        {
             taken.push(needs);
         }
         taken
@@ -145,6 +147,26 @@ fn tenants_get_what_their_tier_has_now() {
     assert_eq!(world.needs("chat", "stranger"), Err(Stranger::Tenant));
 }
 
+/// A place that was found once is used until its counts may be somebody else's.
+#[test]
+fn a_place_is_current_until_counts_go_or_settings_come() {
+    let settings = CompartmentSettings {
+        tenants_max: 2,
+        ..settings(vec![feature("chat", Some(2), None)], vec![tier("pro", Some(1))])
+    };
+    let mut world = World::of(&settings);
+    let place = |world: &mut World, tenant: &str| world.directory.place(&mut world.pool, Some("chat"), Some(tenant), 0);
+    let first = place(&mut world, "acme").unwrap();
+    assert_eq!(place(&mut world, "acme"), Ok(first));
+    let _second = place(&mut world, "brick").unwrap();
+    assert!(world.directory.is_current(&first), "another tenant takes nothing away");
+    let third = place(&mut world, "clay").unwrap();
+    assert!(!world.directory.is_current(&first), "one had to make room");
+    assert!(world.directory.is_current(&third));
+    world.renew(&settings);
+    assert!(!world.directory.is_current(&third));
+}
+
 #[test]
 fn a_larger_cap_lets_waiters_in_and_a_hopeless_one_goes() {
     let chat = |slots| vec![feature("chat", Some(slots), None)];
@@ -190,7 +212,7 @@ proptest! {
                 1..=5 => {
                     let needs = world.needs(names[usize::from(tenant % 2)], names[usize::from(2 + tenant / 2)]);
                     if let Ok(needs) = needs
-                        && world.pool.try_take(&needs, NOW, CHANCE).is_ok()
+                        && let Ok(needs) = world.pool.try_take(&needs, NOW, CHANCE)
                     {
                         held.push(needs);
                     }

@@ -21,7 +21,7 @@ const CHANCE: Chance = Chance::from_seed(7);
 const LINE: (LineId, u32) = (LineId(0), 8);
 
 fn needs(counts: &[CountId], member: Member) -> Needs {
-    Needs::of(counts.iter().map(|count| Seat { count: *count, member }))
+    Needs::of(counts.iter().map(|count| Seat::of(*count, member)))
 }
 
 fn order(class: u16, number: u64) -> Order {
@@ -234,9 +234,7 @@ proptest! {
             match step {
                 Step::Take { who, class } => {
                     let wanted = needs_of(who, class);
-                    if pool.try_take(&wanted, now, CHANCE).is_ok() {
-                        held.push((wanted, now));
-                    }
+                    held.extend(pool.try_take(&wanted, now, CHANCE).ok().map(|taken| (taken, now)));
                 }
                 Step::Join { who, class } => {
                     let wanted = needs_of(who, class);

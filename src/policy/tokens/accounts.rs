@@ -8,14 +8,13 @@ use std::{
 };
 
 use super::{
-    BudgetRefusal, ReservationId, TokenBudget,
+    BudgetRefusal, ReservationId,
+    account::{Account, AccountRef, Shelf},
     draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
 };
 use crate::{
     model::{clock::Timestamp, name::Name},
-    policy::compartment::settings::{
-        CompartmentSettings, CountedTokens, Rates, TierSettings, UnknownFeature, UnknownTenant,
-    },
+    policy::compartment::settings::{CompartmentSettings, Rates, TierSettings, UnknownFeature, UnknownTenant},
 };
 
 /// The name under which tenants that are not known have one budget together.
@@ -23,13 +22,31 @@ const SHARED_TENANT: &str = "other";
 /// Tenants that are looked at when one is to make room.
 const LOOKED_AT: usize = 64;
 
+/// Of so many budgets a call draws at most: its provider's, its feature's, its tenant's, its cell's.
+const BUDGETS_MAX: usize = 4;
+
+/// The budgets that concern one caller, as they were found.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    accounts: [Option<AccountRef>; BUDGETS_MAX],
+    /// Of which state of the accounts it speaks.
+    epoch: u64,
+}
+
+impl Found {
+    /// True where no budget concerns the caller: then nobody needs to count its tokens.
+    pub fn is_none(&self) -> bool {
+        self.accounts.iter().all(Option::is_none)
+    }
+}
+
 /// Tokens that were taken from all of a call's budgets for one attempt.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what is never settled counts as used in full"]
 pub struct Held {
     need: Need,
     output: u64,
-    parts: Vec<(AccountId, ReservationId)>,
+    parts: [Option<(AccountRef, ReservationId)>; BUDGETS_MAX],
 }
 
 impl Held {
@@ -40,28 +57,29 @@ impl Held {
 }
 
 #[derive(Debug, Clone)]
-struct Account {
-    budget: TokenBudget,
-    counted: CountedTokens,
-}
-
-#[derive(Debug, Clone)]
 struct Feature {
-    account: Option<Account>,
+    account: Option<AccountRef>,
     ratio: Option<f64>,
 }
 
 #[derive(Debug, Clone)]
 struct Tenant {
     tier: usize,
-    account: Option<Account>,
-    cells: Vec<(Name, Account)>,
+    account: Option<AccountRef>,
+    cells: Vec<(Name, AccountRef)>,
+}
+
+impl Tenant {
+    fn accounts(&self) -> impl Iterator<Item = AccountRef> {
+        self.account.into_iter().chain(self.cells.iter().map(|(_, cell)| *cell))
+    }
 }
 
 /// The budgets.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
-    providers: HashMap<Name, Account>,
+    shelf: Shelf,
+    providers: HashMap<Name, AccountRef>,
     features: HashMap<Name, Feature>,
     usual_feature: Option<Name>,
     tiers: Vec<TierSettings>,
@@ -71,31 +89,8 @@ pub struct Accounts {
     /// Whose turn it is to make room; each tenant once.
     turns: VecDeque<Arc<str>>,
     tenants_max: usize,
-}
-
-impl Account {
-    fn of(rates: Rates) -> Option<Self> {
-        let budget = TokenBudget::new(rates.tokens_per_minute?);
-        Some(Self { budget, counted: rates.tokens })
-    }
-
-    /// What it counts of so many tokens.
-    fn amount(&self, prompt: u64, output: u64) -> u64 {
-        match self.counted {
-            CountedTokens::Both => prompt.saturating_add(output),
-            CountedTokens::Input => prompt,
-            CountedTokens::Output => output,
-        }
-    }
-
-    /// The longest answer to such a prompt that fits it at all.
-    fn output_max(&self, prompt: u64) -> u64 {
-        match self.counted {
-            CountedTokens::Both => self.budget.limit().saturating_sub(prompt),
-            CountedTokens::Output => self.budget.limit(),
-            CountedTokens::Input => u64::MAX,
-        }
-    }
+    /// Grows whenever an account goes, or another may concern a caller: what was found before is looked for again.
+    epoch: u64,
 }
 
 impl Accounts {
@@ -108,17 +103,20 @@ impl Accounts {
 
     /// Takes over other settings in place: what is in a budget's window stays there.
     pub fn configure(&mut self, settings: &CompartmentSettings, providers: &[(Name, Rates)]) {
+        self.epoch += 1;
         let mut before = std::mem::take(&mut self.providers);
         for (name, rates) in providers {
-            let old = before.remove(name);
-            self.providers.extend(renewed(old, *rates).map(|account| (name.clone(), account)));
+            let account = self.shelf.renew(before.remove(name), *rates, || AccountId::Provider(name.clone()));
+            self.providers.extend(account.map(|account| (name.clone(), account)));
         }
+        before.into_values().for_each(|gone| self.shelf.remove(gone));
         let mut before = std::mem::take(&mut self.features);
         for feature in &settings.features {
             let old = before.remove(&feature.name).and_then(|feature| feature.account);
-            let account = renewed(old, feature.rates);
+            let account = self.shelf.renew(old, feature.rates, || AccountId::Feature(feature.name.clone()));
             self.features.insert(feature.name.clone(), Feature { account, ratio: feature.ratio });
         }
+        before.into_values().filter_map(|gone| gone.account).for_each(|gone| self.shelf.remove(gone));
         self.usual_feature = match &settings.unknown_feature {
             UnknownFeature::Refused => None,
             UnknownFeature::Is(name) => Some(name.clone()),
@@ -139,45 +137,33 @@ impl Accounts {
             }
         };
         for (name, mut tenant) in std::mem::take(&mut self.tenants) {
-            let Some((_, tier)) = self.tenant_of(Some(&name)) else { continue };
-            let Some(settings) = self.tiers.get(tier) else { continue };
+            let tier = self.tenant_of(Some(&name)).and_then(|(_, tier)| Some((tier, self.tiers.get(tier)?)));
+            let Some((tier, settings)) = tier else {
+                tenant.accounts().for_each(|gone| self.shelf.remove(gone));
+                continue;
+            };
             tenant.tier = tier;
-            tenant.account = renewed(tenant.account.take(), settings.rates);
-            let cells = std::mem::take(&mut tenant.cells);
-            for (feature, cell) in cells {
+            let id = || AccountId::Tenant(Arc::clone(&name));
+            tenant.account = self.shelf.renew(tenant.account.take(), settings.rates, id);
+            for (feature, cell) in std::mem::take(&mut tenant.cells) {
                 let ratio = self.features.get(&feature).and_then(|feature| feature.ratio);
-                let renewed = renewed(Some(cell), cell_rates(settings, ratio));
-                tenant.cells.extend(renewed.map(|cell| (feature, cell)));
+                let id = || AccountId::Cell(feature.clone(), Arc::clone(&name));
+                let renewed = self.shelf.renew(Some(cell), cell_rates(settings, ratio), id);
+                tenant.cells.extend(renewed.map(|cell| (feature.clone(), cell)));
             }
             self.tenants.insert(name, tenant);
         }
         self.turns.retain(|name| self.tenants.contains_key(name));
     }
 
-    /// Whether any budget concerns this caller: only then its tokens need counting.
-    pub fn concerns(&self, who: &Drawer<'_>) -> bool {
-        if self.providers.contains_key(who.provider) {
-            return true;
-        }
-        let feature = self.feature_of(who.feature);
-        let (account, ratio) = feature
-            .and_then(|name| self.features.get(name))
-            .map_or((None, None), |feature| (feature.account.as_ref(), feature.ratio));
-        let tier = self.tenant_of(who.tenant).and_then(|(_, tier)| self.tiers.get(tier));
-        account.is_some()
-            || tier.is_some_and(|tier| {
-                tier.rates.tokens_per_minute.is_some() || cell_rates(tier, ratio).tokens_per_minute.is_some()
-            })
-    }
-
-    /// Takes an attempt's tokens from every budget that concerns the caller, or from none. Of several that refuse, the one is named that
-    /// does so for good, else the one that takes longest.
-    pub fn reserve(&mut self, who: &Drawer<'_>, need: Need, now: Timestamp) -> Result<Held, NoTokens> {
-        let ids = self.accounts_of(who, now);
-        let output = self.output_of(&ids, need);
+    /// Takes an attempt's tokens from every budget that was found for the caller, or from none. Of several that refuse, the one is named
+    /// that does so for good, else the one that takes longest.
+    pub fn reserve(&mut self, who: &Drawer<'_>, found: Found, need: Need, now: Timestamp) -> Result<Held, NoTokens> {
+        let found = if found.epoch == self.epoch { found } else { self.find(who, now) };
+        let output = self.output_of(&found, need, now);
         let mut refused: Option<NoTokens> = None;
-        for id in &ids {
-            let Some(account) = self.account(id) else { continue };
+        for at in found.accounts.into_iter().flatten() {
+            let Some((account, id)) = self.shelf.get_mut(at) else { continue };
             let amount = account.amount(need.prompt, output);
             let Err(refusal) = account.budget.look(amount, now) else { continue };
             if refused.as_ref().is_none_or(|before| severity(refusal) > severity(before.refusal)) {
@@ -187,27 +173,20 @@ impl Accounts {
         if let Some(refused) = refused {
             return Err(refused);
         }
-        let mut held = Held { need, output, parts: Vec::with_capacity(ids.len()) };
-        for id in ids {
-            let Some(account) = self.account(&id) else { continue };
-            let amount = account.amount(need.prompt, output);
-            match account.budget.reserve(amount, now) {
-                Ok(reservation) => held.parts.push((id, reservation)),
-                // It was looked at a moment ago and nobody came between; should it refuse all the same, nothing is kept.
-                Err(refusal) => {
-                    self.settle(held, 0, 0, now);
-                    return Err(NoTokens { account: id, refusal });
-                }
-            }
+        let mut held = Held { need, output, parts: [const { None }; BUDGETS_MAX] };
+        for (part, at) in held.parts.iter_mut().zip(found.accounts) {
+            let Some((at, (account, _))) = at.and_then(|at| Some((at, self.shelf.get_mut(at)?))) else { continue };
+            // Each of them was asked a moment ago, and nobody came between.
+            *part = Some((at, account.budget.take(account.amount(need.prompt, output), now)));
         }
         Ok(held)
     }
 
     /// Puts the real use in place of what was reserved; zeros where nothing was sent.
     pub fn settle(&mut self, held: Held, prompt: u64, output: u64, now: Timestamp) {
-        for (id, reservation) in held.parts {
-            // The budget of a feature that a reload has removed is gone with what it held.
-            let Some(account) = self.account(&id) else { continue };
+        for (at, reservation) in held.parts.into_iter().flatten() {
+            // A budget that a reload has removed is gone with what it held.
+            let Some((account, _)) = self.shelf.get_mut(at) else { continue };
             let used = account.amount(prompt, output);
             account.budget.settle(reservation, used, now);
         }
@@ -215,8 +194,8 @@ impl Accounts {
 
     /// The same where nobody knows what was used: it counts as reserved.
     pub fn settle_in_full(&mut self, held: Held, now: Timestamp) {
-        for (id, reservation) in held.parts {
-            let Some(account) = self.account(&id) else { continue };
+        for (at, reservation) in held.parts.into_iter().flatten() {
+            let Some((account, _)) = self.shelf.get_mut(at) else { continue };
             let used = reservation.tokens();
             account.budget.settle(reservation, used, now);
         }
@@ -224,29 +203,33 @@ impl Accounts {
 
     /// What a vendor says is left of its own budget; false where the provider has none of ours.
     pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) -> bool {
-        let account = self.providers.get_mut(provider);
-        account.map(|account| account.budget.narrow(remaining, until, now)).is_some()
+        let account = self.providers.get(provider).and_then(|at| self.shelf.get_mut(*at));
+        account.map(|(account, _)| account.budget.narrow(remaining, until, now)).is_some()
     }
 
     /// The budgets that have a configured name: providers' and features'.
     pub fn show(&mut self, now: Timestamp) -> Vec<Shown> {
-        let providers = self.providers.iter_mut().map(|(name, account)| (AccountId::Provider(name.clone()), account));
-        let features = self
-            .features
-            .iter_mut()
-            .filter_map(|(name, feature)| Some((AccountId::Feature(name.clone()), feature.account.as_mut()?)));
-        let shown = |(account, Account { budget, .. }): (AccountId, &mut Account)| Shown {
-            account,
-            limit: budget.limit(),
-            used: budget.used(now),
-            reserved: budget.reserved(now),
-        };
-        providers.chain(features).map(shown).collect()
+        let of_features = self.features.values().filter_map(|feature| feature.account);
+        let all: Vec<AccountRef> = self.providers.values().copied().chain(of_features).collect();
+        all.into_iter().filter_map(|at| self.shown(at, now)).collect()
     }
 
     /// What one budget shows, if it is there.
     pub fn show_one(&mut self, id: &AccountId, now: Timestamp) -> Option<Shown> {
-        let Account { budget, .. } = self.account(id)?;
+        let at = match id {
+            AccountId::Provider(name) => *self.providers.get(name)?,
+            AccountId::Feature(name) => self.features.get(name)?.account?,
+            AccountId::Tenant(tenant) => self.tenants.get(tenant)?.account?,
+            AccountId::Cell(feature, tenant) => {
+                let cells = &self.tenants.get(tenant)?.cells;
+                cells.iter().find(|(of, _)| of == feature).map(|(_, at)| *at)?
+            }
+        };
+        self.shown(at, now)
+    }
+
+    fn shown(&mut self, at: AccountRef, now: Timestamp) -> Option<Shown> {
+        let (Account { budget, .. }, id) = self.shelf.get_mut(at)?;
         let (limit, used, reserved) = (budget.limit(), budget.used(now), budget.reserved(now));
         Some(Shown { account: id.clone(), limit, used, reserved })
     }
@@ -257,32 +240,20 @@ impl Accounts {
     }
 
     /// The answer that is reserved for.
-    fn output_of(&mut self, ids: &[AccountId], need: Need) -> u64 {
+    fn output_of(&mut self, found: &Found, need: Need, now: Timestamp) -> u64 {
         match need.output {
             OutputBound::Told(output) => output,
             OutputBound::Assumed(output) => {
-                let bound = |id| Some(self.account(id)?.output_max(need.prompt));
-                // An answer of one token at least, so that a prompt which fills a budget alone is refused as too large.
-                ids.iter().filter_map(bound).fold(output, u64::min).max(1)
+                let bound = |at: &AccountRef| Some(self.shelf.get_mut(*at)?.0.output_max(need.prompt, now));
+                // An answer of one token at least, so that a prompt which fills a budget alone is refused.
+                found.accounts.iter().flatten().filter_map(bound).fold(output, u64::min).max(1)
             }
         }
     }
 
-    fn account(&mut self, id: &AccountId) -> Option<&mut Account> {
-        match id {
-            AccountId::Provider(name) => self.providers.get_mut(name),
-            AccountId::Feature(name) => self.features.get_mut(name)?.account.as_mut(),
-            AccountId::Tenant(tenant) => self.tenants.get_mut(tenant)?.account.as_mut(),
-            AccountId::Cell(feature, tenant) => {
-                let cells = &mut self.tenants.get_mut(tenant)?.cells;
-                cells.iter_mut().find(|(of, _)| of == feature).map(|(_, account)| account)
-            }
-        }
-    }
-
-    fn feature_of(&self, name: Option<&str>) -> Option<&Name> {
-        let known = name.and_then(|name| self.features.get_key_value(name)).map(|(name, _)| name);
-        known.or_else(|| self.usual_feature.as_ref().filter(|name| self.features.contains_key(*name)))
+    fn feature_of(&self, name: Option<&str>) -> Option<(&Name, &Feature)> {
+        let known = name.and_then(|name| self.features.get_key_value(name));
+        known.or_else(|| self.features.get_key_value(self.usual_feature.as_ref()?))
     }
 
     /// Under which name a tenant is counted, and its tier.
@@ -297,36 +268,44 @@ impl Accounts {
     }
 
     /// Every budget that concerns a caller; a tenant's are made where they are not there yet.
-    fn accounts_of(&mut self, who: &Drawer<'_>, now: Timestamp) -> Vec<AccountId> {
-        let mut ids = Vec::with_capacity(4);
-        if self.providers.contains_key(who.provider) {
-            ids.push(AccountId::Provider(who.provider.clone()));
-        }
-        let feature = self.feature_of(who.feature).cloned();
-        let of_feature = feature.as_ref().and_then(|name| self.features.get(name));
-        let ratio = of_feature.and_then(|feature| feature.ratio);
-        if let Some(name) = feature.as_ref().filter(|_| of_feature.is_some_and(|feature| feature.account.is_some())) {
-            ids.push(AccountId::Feature(name.clone()));
-        }
-        let Some((name, tier)) = self.tenant_of(who.tenant) else { return ids };
-        let Some(settings) = self.tiers.get(tier) else { return ids };
-        let (own, cell) = (Account::of(settings.rates), Account::of(cell_rates(settings, ratio)));
-        if own.is_none() && cell.is_none() {
-            return ids;
+    pub fn find(&mut self, who: &Drawer<'_>, now: Timestamp) -> Found {
+        let provider = self.providers.get(who.provider).copied();
+        let feature = self.feature_of(who.feature);
+        let (of_feature, ratio) = feature.map_or((None, None), |(_, feature)| (feature.account, feature.ratio));
+        let feature = feature.map(|(name, _)| name.clone());
+        let [tenant, cell] = self.find_tenant(who.tenant, feature.zip(ratio), now);
+        Found { accounts: [provider, of_feature, tenant, cell], epoch: self.epoch }
+    }
+
+    /// The budget of a tenant over all, and that in a feature of this ratio.
+    fn find_tenant(
+        &mut self,
+        tenant: Option<&str>,
+        feature: Option<(Name, f64)>,
+        now: Timestamp,
+    ) -> [Option<AccountRef>; 2] {
+        let tier = self.tenant_of(tenant).and_then(|(name, tier)| Some((name, tier, self.tiers.get(tier)?)));
+        let Some((name, tier, settings)) = tier else { return [None; 2] };
+        let rates = settings.rates;
+        let of_cell = feature.map(|(name, ratio)| (name, cell_rates(settings, Some(ratio))));
+        let of_cell = of_cell.filter(|(_, rates)| rates.tokens_per_minute.is_some());
+        if rates.tokens_per_minute.is_none() && of_cell.is_none() {
+            return [None; 2];
         }
         let name = self.tenant_entry(name, tier, now);
-        let Some(tenant) = self.tenants.get_mut(&name) else { return ids };
-        if own.is_some() {
-            tenant.account = tenant.account.take().or(own);
-            ids.push(AccountId::Tenant(Arc::clone(&name)));
+        let Some(entry) = self.tenants.get_mut(&*name) else { return [None; 2] };
+        if entry.account.is_none() {
+            entry.account = self.shelf.add(rates, || AccountId::Tenant(Arc::clone(&name)));
         }
-        if let (Some(feature), Some(cell)) = (feature, cell) {
-            if tenant.cells.iter().all(|(of, _)| *of != feature) {
-                tenant.cells.push((feature.clone(), cell));
-            }
-            ids.push(AccountId::Cell(feature, name));
-        }
-        ids
+        let cell = of_cell.and_then(|(feature, rates)| {
+            let known = entry.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell);
+            known.or_else(|| {
+                let cell = self.shelf.add(rates, || AccountId::Cell(feature.clone(), Arc::clone(&name)))?;
+                entry.cells.push((feature, cell));
+                Some(cell)
+            })
+        });
+        [entry.account, cell]
     }
 
     /// The key of a tenant that has an entry from now on. Where there are too many, idle ones make room; where nobody is idle, it shares
@@ -351,28 +330,19 @@ impl Accounts {
         let before = self.tenants.len();
         for _ in 0..LOOKED_AT.min(self.turns.len()) {
             let Some(name) = self.turns.pop_front() else { break };
-            let Some(tenant) = self.tenants.get_mut(&name) else { continue };
-            let accounts = tenant.account.iter_mut().chain(tenant.cells.iter_mut().map(|(_, cell)| cell));
-            if accounts.into_iter().all(|account| account.budget.is_idle(now)) {
+            let Some(tenant) = self.tenants.get(&name) else { continue };
+            let accounts: Vec<AccountRef> = tenant.accounts().collect();
+            let is_idle =
+                |at: &AccountRef| self.shelf.get_mut(*at).is_none_or(|(account, _)| account.budget.is_idle(now));
+            if accounts.iter().all(is_idle) {
                 self.tenants.remove(&name);
+                accounts.into_iter().for_each(|gone| self.shelf.remove(gone));
+                self.epoch += 1;
             } else {
                 self.turns.push_back(name);
             }
         }
         self.tenants.len() < before
-    }
-}
-
-/// An account by other settings, with what it holds.
-fn renewed(old: Option<Account>, rates: Rates) -> Option<Account> {
-    let limit = rates.tokens_per_minute?;
-    match old {
-        // Amounts of another kind cannot be compared: it begins anew.
-        Some(mut account) if account.counted == rates.tokens => {
-            account.budget.resize(limit);
-            Some(account)
-        }
-        _ => Account::of(rates),
     }
 }
 
@@ -391,3 +361,5 @@ fn severity(refusal: BudgetRefusal) -> (bool, std::time::Duration) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod twin_tests;

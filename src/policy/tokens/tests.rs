@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn a_crowd_is_merged_and_only_ever_leaves_a_little_late(
+    fn a_crowd_is_joined_and_only_ever_leaves_a_little_late(
         gaps in prop::collection::vec((0_u64..40, 1_u64..50), 3_000..5_000),
         settled in prop::collection::vec((any::<bool>(), 0_u64..80), 5_000),
     ) {
@@ -326,7 +326,7 @@ proptest! {
         let mut twin = Twin { limit: TOKENS_MAX, ..Twin::default() };
         let mut now = 0;
         let mut open = Vec::new();
-        let late = u64::try_from(MERGED_LATE_MAX.as_millis()).unwrap() + 1;
+        let late = u64::try_from(JOINED_LATE_MAX.as_millis()).unwrap() + 1;
         for (step, (gap, tokens)) in gaps.into_iter().enumerate() {
             now += gap;
             open.push((budget.reserve(tokens, ms(now)).unwrap(), step));

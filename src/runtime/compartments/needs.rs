@@ -28,14 +28,14 @@ pub(super) fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part)
     }
     let own = Member { agent: NO_MEMBER, feature: place.feature, class };
     let mut needs = target;
-    needs.push(Seat { count: agent.common.count, member: own });
+    needs.push(Seat::of(agent.common.count, own));
     place.needs.iter().for_each(|seat| needs.push(seat));
     needs
 }
 
 pub(super) fn target_needs(agent: &AgentCore, feature: u16, class: u16) -> Needs {
     let member = Member { agent: agent.member, feature, class };
-    Needs::of(agent.provider.count.map(|count| Seat { count, member }))
+    Needs::of(agent.provider.count.map(|count| Seat::of(count, member)))
 }
 
 /// The slots that a target adds to those of its call.

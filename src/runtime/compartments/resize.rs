@@ -20,8 +20,8 @@ impl Compartments {
         cap: u32,
         kept: impl FnOnce(Vec<ClassShare>) -> Guarantees,
     ) {
-        let guarantees = kept(self.classes.shares_of(cap));
         let mut state = lock(&self.state);
+        let guarantees = kept(state.classes.shares_of(cap));
         let granted = state.pool.resize(count, cap, &guarantees, shared.now());
         Self::show_line(&state.pool);
         drop(state);

@@ -1,11 +1,7 @@
 //! The deferred queue of a runtime: how a call is put off, and when one that was put off is made. The rules stand here, the entries in
 //! the store; whoever makes them is the worker.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use serde_json::json;
@@ -31,6 +27,7 @@ use crate::{
         handle::AgentHandle,
         journal::RunOwner,
         metric,
+        sync::Mutex,
     },
 };
 

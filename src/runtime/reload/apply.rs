@@ -6,23 +6,17 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use tokio::sync::oneshot;
 
-use super::{
-    before::Before,
-    gone,
-    parts::{ReloadParts, ReloadReport},
-};
+use super::{before::Before, gone, report::ReloadReport};
 use crate::{
     model::name::Name,
     policy::compartment::settings::{ClassSettings, CompartmentSettings},
     runtime::{
+        adaptive,
         assembly::{self, Made},
         builder::{AGENTS_MAX, StartError},
         compartments::State,
@@ -31,8 +25,10 @@ use crate::{
         engine::Runtime,
         orchestrator::OrchestratorMessage,
         outside::OutsideBackend,
+        parts::Parts,
         root::RootMessage,
         supervisor::{Book, SupervisorMessage},
+        sync::atomic::{AtomicBool, Ordering},
         warming::Models,
     },
 };
@@ -42,9 +38,9 @@ pub const PLACES_MAX: usize = 50_000;
 
 impl Runtime {
     /// Makes the runtime what `parts` say, without a pause: calls under way end as they began and are counted where they were, an open
-    /// breaker stays open for as long as it said, what is gone is not found by new calls and runs dry. Either everything is done or, with
-    /// an error, nothing.
-    pub async fn reload(&self, mut parts: ReloadParts) -> Result<ReloadReport, StartError> {
+    /// breaker stays open for as long as it said, what was counted and learnt stays so, what is gone is not found by new calls and runs
+    /// dry. Either everything is done or, with an error, nothing.
+    pub async fn reload(&self, mut parts: Parts) -> Result<ReloadReport, StartError> {
         let shared = &self.shared;
         let _one_at_a_time = shared.reloading.lock().await;
         let needs_restart = keep_class_order(&mut parts.compartments, shared.compartments.order());
@@ -52,13 +48,10 @@ impl Runtime {
         try_out(shared, &parts)?;
         let table = Arc::new(make(shared, &parts, &old)?);
         self.begin(&table, &old).await;
-        shared.table.store(Arc::clone(&table));
         // From here on every admission finds the new ones; who has an old one is sent to them.
-        for core in &old.agents {
-            core.superseded.store(true, Ordering::Release);
-        }
+        let retired = put_in_place(shared, &old, &table);
+        spread(shared, &parts, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
-        let retired = gone::take_away(shared, &old, &table);
         // A root that is gone has stopped everything.
         let _ = self.root.cast(RootMessage::Retire(retired));
         // What was changed in the book is news, and timers may run from other moments on.
@@ -76,10 +69,7 @@ impl Runtime {
 
     /// Starts the actors of targets that are new or come back, before anybody can find them.
     async fn begin(&self, table: &AgentTable, old: &AgentTable) {
-        let is_new = |core: &&Arc<AgentCore>| {
-            is_present(table, core) && old.agents.get(core.index).is_none_or(|known| known.presence.is_gone())
-        };
-        let new: Vec<Arc<AgentCore>> = table.agents.iter().filter(is_new).map(Arc::clone).collect();
+        let new = newcomers(table, old);
         if new.is_empty() {
             return;
         }
@@ -87,10 +77,32 @@ impl Runtime {
         let _ = self.root.cast(RootMessage::Begin(new.clone(), done));
         // Where the root is gone the runtime has stopped.
         let _ = begun.await;
-        for core in new {
-            core.presence.come_back();
-        }
+        come_back(&new);
     }
+}
+
+/// Targets that are new or come back.
+pub(crate) fn newcomers(table: &AgentTable, old: &AgentTable) -> Vec<Arc<AgentCore>> {
+    let is_new = |core: &&Arc<AgentCore>| {
+        is_present(table, core) && old.agents.get(core.index).is_none_or(|known| known.presence.is_gone())
+    };
+    table.agents.iter().filter(is_new).map(Arc::clone).collect()
+}
+
+/// Targets that are here again let callers in.
+pub(crate) fn come_back(new: &[Arc<AgentCore>]) {
+    for core in new {
+        core.presence.come_back();
+    }
+}
+
+/// From here on every admission finds the new ones; who has an old one is sent to them. The places of targets that are gone.
+pub(crate) fn put_in_place(shared: &Shared, old: &AgentTable, table: &Arc<AgentTable>) -> Vec<usize> {
+    shared.table.store(Arc::clone(table));
+    for core in &old.agents {
+        core.superseded.store(true, Ordering::Release);
+    }
+    gone::take_away(shared, old, table)
 }
 
 /// Whether a core is one of an agent that can be called, at one of its targets.
@@ -116,9 +128,12 @@ fn keep_class_order(compartments: &mut CompartmentSettings, order: &[&'static st
 }
 
 /// Makes everything on the side and throws it away: the checks of a start. Nobody sees a metric of it.
-fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
+fn try_out(shared: &Shared, parts: &Parts) -> Result<(), StartError> {
     if parts.agents.len() > AGENTS_MAX {
         return Err(StartError::TooManyAgents);
+    }
+    if shared.deferred.is_none() && parts.ladders.any_defers() {
+        return Err(StartError::NoQueue);
     }
     if !shared.compartments.has_places_for(&parts.compartments) {
         return Err(StartError::NoPlaceLeft);
@@ -134,7 +149,7 @@ fn try_out(shared: &Shared, parts: &ReloadParts) -> Result<(), StartError> {
 type All = (HashMap<Name, Arc<ProviderCore>>, Made);
 
 fn make_all(
-    parts: &ReloadParts,
+    parts: &Parts,
     book: &mut Book,
     compartments: &mut CompartmentsBuilder<'_>,
     shared: &Shared,
@@ -154,15 +169,18 @@ fn make_all(
 }
 
 /// The new table. What lives on has taken its new settings where it stands.
-fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
+pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -> Result<AgentTable, StartError> {
     let before = Before::of(Arc::clone(old), shared.now());
     let targets: usize = parts.agents.iter().map(|agent| 1 + agent.further.len()).sum();
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
         return Err(StartError::NoPlaceLeft);
     }
+    // The book first, then the compartments, as everywhere: the supervisor gives slots back while it has the book.
+    let mut book = lock(&shared.book);
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
-        make_all(parts, &mut lock(&shared.book), compartments, shared, (&before, &shared.models))
+        make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
     });
+    drop(book);
     let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
     shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;
@@ -185,6 +203,22 @@ fn make(shared: &Arc<Shared>, parts: &ReloadParts, old: &Arc<AgentTable>) -> Res
     let below = below(&table);
     gone::say(shared, &table, &lock(&shared.book).show_only(&guards, &below));
     Ok(table)
+}
+
+/// The rest takes its new settings where it stands; it names agents, which are there by now.
+fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
+    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers);
+    *lock(&shared.run_caps) = parts.run_caps;
+    shared.callers.change(parts.callers);
+    shared.overload.change(parts.compartments.shedding.clone(), shared.now());
+    shared.ladders.store(Arc::new(parts.ladders.clone()));
+    if let Some(queue) = &shared.deferred {
+        queue.settings.store(Arc::new(parts.deferred.clone()));
+        queue.news.notify_one();
+    }
+    for provider in parts.providers.iter().filter_map(|settings| table.providers.get(&settings.name)) {
+        adaptive::reloaded(shared, provider);
+    }
 }
 
 /// What is left at the place of a target that is gone: what its calls under way still need of it.

@@ -1,18 +1,18 @@
 //! What a runtime has already when its cores are made: nothing at its start, everything that outlives a reload at a reload. Each kind of
 //! thing that lives on is kept, and told its new settings, in one function here.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
 
 use crate::{
     model::{clock::Timestamp, name::Name},
     policy::{restart::RestartLedger, retry::RetryBudget, retry_settings::RetrySettings},
     runtime::{
+        adaptive::ProviderLimit,
         core::{AgentCommon, AgentCore, AgentMetrics, AgentTable, ProviderCore, lock},
+        ports::Clock,
         rates::Rate,
         settings::{AgentSettings, ProviderSettings, RestartSettings},
+        sync::Mutex,
     },
 };
 
@@ -95,11 +95,23 @@ impl Before {
         Arc::clone(&known.retry_budget)
     }
 
-    /// A provider's requests a minute, if they are as they were.
-    pub(crate) fn rate(&self, settings: &ProviderSettings) -> Option<Arc<Rate>> {
-        let known = self.provider(&settings.name)?;
-        let is_same = known.settings.rates.requests_per_minute == settings.rates.requests_per_minute;
-        if is_same { known.rate.load_full() } else { None }
+    /// A provider's requests a minute, if there is a limit now. Requests that passed stay counted under another one.
+    pub(crate) fn rate(
+        &self,
+        settings: &ProviderSettings,
+        name: impl FnOnce() -> Arc<str>,
+        clock: &Arc<dyn Clock>,
+    ) -> Option<Arc<Rate>> {
+        let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new)?;
+        let known = self.provider(&settings.name).and_then(|known| known.rate.as_ref()).map(Arc::clone);
+        let rate = known.unwrap_or_else(|| Arc::new(Rate::new(name(), per_minute, Arc::clone(clock))));
+        rate.change_limit(per_minute);
+        Some(rate)
+    }
+
+    /// A provider's adaptive limit and what it has learnt, if it had one.
+    pub(crate) fn adaptive(&self, provider: &Name) -> Option<&ProviderLimit> {
+        self.provider(provider)?.adaptive.as_ref()
     }
 
     /// A target's restart ledger.

@@ -3,4 +3,4 @@
 pub mod apply;
 pub(crate) mod before;
 mod gone;
-pub mod parts;
+pub mod report;

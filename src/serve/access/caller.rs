@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 
-use super::keys::Key;
+use super::{keys::Key, page::check_page};
 use crate::{
     journal::query::TenantScope,
     model::{
@@ -156,17 +156,17 @@ impl FromRequestParts<AppState> for Caller {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Failure> {
         let facts = parts.extensions.get::<RequestFacts>().cloned();
         let facts = facts.unwrap_or_else(|| RequestFacts::of(&parts.headers, state.language));
-        let key = key_of(&parts.headers, state)?;
+        let key = key_of(parts, state)?;
         caller_of(&parts.headers, key, facts)
     }
 }
 
 /// The key of a request; an error if it has none and one is needed, or one that is not known.
-fn key_of(headers: &HeaderMap, state: &AppState) -> Result<Option<Arc<Key>>, Failure> {
+fn key_of(parts: &Parts, state: &AppState) -> Result<Option<Arc<Key>>, Failure> {
     if state.keys.is_empty() {
-        return Ok(None);
+        return check_page(parts, &state.settings).map(|()| None);
     }
-    let Some(text) = given_key(headers) else {
+    let Some(text) = given_key(&parts.headers) else {
         return Err(Failure::new(
             ErrorCode::Unauthorized,
             "a key is needed: `Authorization: Bearer ...` or `x-api-key`",

@@ -2,6 +2,7 @@
 
 pub mod caller;
 pub mod keys;
+mod page;
 pub mod random;
 pub mod signature;
 pub mod watch_token;

@@ -11,7 +11,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     journal::operator_modes::OperatorMode,
     policy::breaker::settings::Mode,
-    runtime::{engine::Runtime, supervisor::BreakerAct},
+    runtime::{
+        engine::{NoSuch, Runtime},
+        supervisor::BreakerAct,
+    },
     serve::{
         access::caller::Caller,
         answer::{
@@ -27,6 +30,8 @@ use crate::{
 const REASON_CHARS_MAX: usize = 1_000;
 /// The longest that a drain is waited for.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(60);
+/// The longest that an act is waited for until callers meet it.
+const ACT_WAIT: Duration = Duration::from_secs(1);
 /// How often a drain is looked at.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
@@ -89,7 +94,7 @@ pub(crate) async fn breaker(
     exists(&running.runtime, &name)?;
     let breaker = request.breaker.clone().unwrap_or_else(|| format!("agent:{name}"));
     act(&running, &caller, &breaker, request.action, &request.reason).await?;
-    let snapshot = running.runtime.breaker(&breaker).map_err(Failure::not_found)?;
+    let snapshot = running.runtime.breaker(&breaker).map_err(no_such)?;
     Ok(Answer(json!({ "agent": name, "breaker": breaker, "action": request.action, "state": snapshot.state })))
 }
 
@@ -125,7 +130,7 @@ async fn act(running: &Running, caller: &Caller, breaker: &str, action: Action, 
     if reason.chars().count() > REASON_CHARS_MAX {
         return Err(Failure::invalid(format!("reason has more than {REASON_CHARS_MAX} characters")));
     }
-    running.runtime.breaker(breaker).map_err(Failure::not_found)?;
+    running.runtime.breaker(breaker).map_err(no_such)?;
     // Written down first: an act that is forgotten with the next restart was never done.
     if let Some(mode) = mode_of(action) {
         let clock = running.runtime.clock();
@@ -139,7 +144,14 @@ async fn act(running: &Running, caller: &Caller, breaker: &str, action: Action, 
         running.journal.set_operator_mode(set).await?;
     }
     tracing::warn!(breaker, action = ?action, reason, by = caller.key_name(), "an operator acts");
-    running.runtime.act(breaker, act_of(action)).map_err(Failure::not_found)
+    running.runtime.act(breaker, act_of(action)).map_err(no_such)?;
+    // A node whose supervisor does not turn must still be told to act.
+    let _ = tokio::time::timeout(ACT_WAIT, running.runtime.acts_hold()).await;
+    Ok(())
+}
+
+fn no_such(NoSuch(what): NoSuch) -> Failure {
+    Failure::not_found(what)
 }
 
 const fn mode_of(action: Action) -> Option<Mode> {

@@ -15,6 +15,9 @@ use crate::{
     serve::{caps::BodyRoom, state::AppState},
 };
 
+/// The most values of a JSON body that is read into them: each takes many times the memory of its text.
+pub const VALUES_MAX: usize = 1_000_000;
+
 /// A body that was read as a whole. Its room is taken until it is dropped.
 #[derive(Debug)]
 pub struct WholeBody {
@@ -80,6 +83,9 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Failure::invalid(format!("the body is not UTF-8 (byte {})", error.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if values_within(text.as_bytes()) > VALUES_MAX {
+        return Err(Failure::invalid(format!("the body holds more than {VALUES_MAX} values")));
+    }
     serde_json::from_str(text).map_err(|error| {
         let kind = match error.classify() {
             serde_json::error::Category::Data => "the body does not fit",
@@ -91,6 +97,22 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
             .with_detail("line", error.line())
             .with_detail("column", error.column())
     })
+}
+
+/// How many values a JSON text holds, more or less: one behind each sign that begins or parts some. What is no JSON is not counted well,
+/// and not read far.
+fn values_within(text: &[u8]) -> usize {
+    let (mut values, mut in_text, mut is_escaped) = (1, false, false);
+    for byte in text {
+        if in_text {
+            in_text = is_escaped || *byte != b'"';
+            is_escaped = !is_escaped && *byte == b'\\';
+        } else {
+            in_text = *byte == b'"';
+            values += usize::from(matches!(byte, b'[' | b'{' | b','));
+        }
+    }
+    values
 }
 
 /// Refuses a body that says it is something else than JSON.
@@ -129,6 +151,20 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn values_are_counted_before_they_are_made() {
+        for (text, want) in
+            [("1", 1), ("[1,2,3]", 4), (r#"{"a":[1,2],"b":{}}"#, 6), (r#"["a,b,c","\\",",","\"[[["]"#, 5)]
+        {
+            assert_eq!(values_within(text.as_bytes()), want, "{text}");
+        }
+        let many = |count: usize| format!("[{}1]", "1,".repeat(count));
+        let error = parse::<Value>(many(VALUES_MAX).as_bytes()).unwrap_err();
+        assert!(error.envelope.message.contains("values"), "{}", error.envelope.message);
+        assert!(parse::<Value>(many(1_000).as_bytes()).is_ok());
+        assert!(parse::<Value>(format!("\"{}\"", ",".repeat(VALUES_MAX)).as_bytes()).is_ok(), "a text is one value");
+    }
 
     #[test]
     fn broken_json_is_told_with_its_place() {

@@ -60,7 +60,9 @@ impl WithFiles {
 
     async fn prepared(&self, request: &AttemptRequest) -> Result<Option<AttemptRequest>, AttemptFailure> {
         let ids = input::ids_within(&request.input);
-        if ids.is_empty() && self.reach != Reach::Path {
+        // An agent on this machine would read any path that a caller writes down: only those of files that were sent go to it.
+        let reads_here = matches!(self.reach, Reach::Path | Reach::PathAndUrl(_));
+        if ids.is_empty() && !reads_here {
             return Ok(None);
         }
         let scope = TenantScope::One(request.tenant.clone());
@@ -70,12 +72,12 @@ impl WithFiles {
             let file = found.ok_or_else(|| refused(format!("file {id:?} is not there")))?;
             ways.insert(id, self.way_to(&file, &scope, request.deadline).await?);
         }
-        let input = input::with_files(&request.input, &|file: &mut Map<String, Value>| {
+        let given = Value::clone(&request.input);
+        let given = if reads_here { input::without_paths(given) } else { given };
+        let input = input::with_files(&given, &|file: &mut Map<String, Value>| {
             let way = input::id_of(file).and_then(|id| ways.get(id)).cloned();
             file.extend(way.unwrap_or_default());
         });
-        // An agent inside this program would read any path that a caller writes down: only those of files that were sent stay.
-        let input = if self.reach == Reach::Path { input::without_strange_paths(input) } else { input };
         Ok(Some(AttemptRequest { input: Arc::new(input), ..request.clone() }))
     }
 
@@ -183,4 +185,46 @@ fn refused(why: String) -> AttemptFailure {
 /// Our own disk failed: a fault of ours, which no breaker learns from.
 fn failed(error: &dyn std::fmt::Display) -> AttemptFailure {
     AttemptFailure::new(Ending::Internal, format!("a file cannot be given to the agent: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        journal::{files::store::FileSettings, journal::SqliteJournal, settings::JournalSettings},
+        runtime::outside::OutsideBackend,
+        transport::test_attempt::request,
+    };
+
+    #[tokio::test]
+    async fn no_agent_on_this_machine_is_given_a_path_that_a_caller_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+        let files = Arc::new(FileStore::new(journal, FileSettings::default()));
+        let mut upload = files.upload(None, "a.txt").await.unwrap();
+        upload.write(b"a").await.unwrap();
+        let sent = upload.finish().await.unwrap();
+        let path = files.path(&sent).to_string_lossy().into_owned();
+        let strange = json!({ "photos": [{ "path": "/etc/passwd", "name": "x" }], "path": "/etc" });
+        let mixed = json!({ "photos": [{ "path": "/etc/passwd" }, { "file_id": sent.id, "path": "/etc/passwd" }] });
+        let url = "http://127.0.0.1:7800".to_owned();
+        for (reach, reads_here) in
+            [(Reach::Path, true), (Reach::PathAndUrl(url.clone()), true), (Reach::Url(url), false)]
+        {
+            let backend =
+                WithFiles::new(Arc::new(OutsideBackend), Arc::clone(&files), Signer::of_chance().unwrap(), reach);
+            let prepared = async |input: &Value| {
+                let asked = AttemptRequest { tenant: None, ..request(input.clone()) };
+                let prepared = backend.prepared(&asked).await.unwrap();
+                prepared.map_or_else(|| input.clone(), |prepared| Value::clone(&prepared.input))
+            };
+            let given = prepared(&strange).await;
+            assert_eq!((given["photos"][0]["name"].as_str(), given == strange), (Some("x"), !reads_here));
+            assert_eq!(given.to_string().contains("/etc"), !reads_here, "{given}");
+            let given = prepared(&mixed).await;
+            assert_eq!(given["photos"][1]["path"] == path.as_str(), reads_here, "{given}");
+        }
+    }
 }

@@ -15,6 +15,7 @@ use crate::{
             body::{parse, too_large},
             failure::Failure,
         },
+        caps::BodyRoom,
         state::AppState,
     },
 };
@@ -42,6 +43,10 @@ pub struct Form {
     pub fields: Vec<(String, String)>,
     /// Files, in their order.
     pub files: Vec<FormFile>,
+    /// What the fields hold of the memory for bodies, for as long as they are there.
+    pub room: Option<BodyRoom>,
+    /// Bytes of all fields together.
+    text_bytes: u64,
 }
 
 /// Reads a form of this caller.
@@ -99,7 +104,10 @@ async fn read_part(
         let file = take_file(caller, store, &name, field).await?;
         form.files.push(FormFile { part, file });
     } else {
-        let text = take_text(state, &part, field).await?;
+        if part == REQUEST_PART && form.fields.iter().any(|(known, _)| *known == part) {
+            return Err(Failure::invalid(format!("{part} is given twice")));
+        }
+        let text = take_text(state, form, &part, field).await?;
         form.fields.push((part, text));
     }
     Ok(())
@@ -118,15 +126,20 @@ async fn take_file(
     Ok(upload.finish().await?)
 }
 
-async fn take_text(state: &AppState, part: &str, mut field: Field<'_>) -> Result<String, Failure> {
-    let max = if part == REQUEST_PART { state.settings.body_bytes_max } else { state.limits.input_text_bytes_max };
-    let mut room = state.caps.body();
+/// The fields of a form are together no more than a body without a form could be, and each of them no more than its input may be.
+async fn take_text(state: &AppState, form: &mut Form, part: &str, mut field: Field<'_>) -> Result<String, Failure> {
+    let body_max = state.settings.body_bytes_max;
+    let max = if part == REQUEST_PART { body_max } else { state.limits.input_text_bytes_max };
     let mut bytes = Vec::new();
     while let Some(piece) = next_chunk(&mut field).await? {
         if (bytes.len() + piece.len()) as u64 > max {
             return Err(too_large(max).with_detail("part", part));
         }
-        room.grow(piece.len())?;
+        form.text_bytes += piece.len() as u64;
+        if form.text_bytes > body_max {
+            return Err(too_large(body_max).with_detail("part", part));
+        }
+        form.room.get_or_insert_with(|| state.caps.body()).grow(piece.len())?;
         bytes.extend_from_slice(&piece);
     }
     let fault = |error: std::string::FromUtf8Error| {
@@ -202,7 +215,7 @@ mod tests {
 
     fn form(fields: &[(&str, &str)], files: &[FormFile]) -> Form {
         let fields = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        Form { fields, files: files.to_vec() }
+        Form { fields, files: files.to_vec(), ..Form::default() }
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub fn with_files(value: &Value, change: &dyn Fn(&mut Map<String, Value>)) -> Va
     changed
 }
 
-/// The same value; objects that are no files have no `path`.
-pub fn without_strange_paths(mut value: Value) -> Value {
+/// The same value without any `path`: whoever sent it cannot know one, only make one up.
+pub fn without_paths(mut value: Value) -> Value {
     strip(&mut value);
     value
 }
@@ -43,9 +43,7 @@ pub fn without_strange_paths(mut value: Value) -> Value {
 fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
-            if id_of(fields).is_none() {
-                fields.remove("path");
-            }
+            fields.remove("path");
             fields.values_mut().for_each(strip);
         }
         Value::Array(items) => items.iter_mut().for_each(strip),
@@ -95,9 +93,12 @@ mod tests {
         });
         assert_eq!(changed.pointer("/photos/1/seen"), Some(&json!(true)));
         assert_eq!(changed.pointer("/one/of/seen"), Some(&json!(true)));
-        let strange =
-            json!({ "photos": [{ "path": "/etc/passwd" }, { "file_id": "a", "path": "ours" }], "path": "/etc" });
-        assert_eq!(without_strange_paths(strange), json!({ "photos": [{}, { "file_id": "a", "path": "ours" }] }));
+        let strange = json!({
+            "photos": [{ "path": "/etc/passwd" }, { "file_id": "a", "path": "/etc/passwd" }],
+            "path": "/etc", "one": { "file_id": "a", "in": { "file_id": "b", "path": "/etc" } },
+        });
+        let left = json!({ "photos": [{}, { "file_id": "a" }], "one": { "file_id": "a", "in": { "file_id": "b" } } });
+        assert_eq!(without_paths(strange), left);
         let deep = (0..100).fold(json!({ "file_id": "deep" }), |inner, _| json!([inner]));
         assert!(ids_within(&deep).is_empty(), "bounded");
     }

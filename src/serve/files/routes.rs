@@ -2,7 +2,7 @@
 
 use axum::{
     body::Body,
-    extract::{Path, Query, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
@@ -21,7 +21,11 @@ use crate::{
     model::envelope::ErrorCode,
     serve::{
         access::{caller::Caller, signature::Purpose},
-        answer::{body::next_piece, failure::Failure},
+        answer::{
+            body::next_piece,
+            failure::Failure,
+            query::{Asked, InPath},
+        },
         listener::BodyBytesMax,
         state::AppState,
     },
@@ -157,8 +161,8 @@ fn decoded(text: &[u8]) -> String {
     responses((status = 200, description = "the bytes", body = Vec<u8>, content_type = "*/*"), (status = 404, description = "no such file here")))]
 async fn download(
     State(state): State<AppState>,
-    Path(id): Path<String>,
-    Query(signed): Query<SignedQuery>,
+    InPath(id): InPath<String>,
+    Asked(signed): Asked<SignedQuery>,
     request: Request,
 ) -> Result<Response, Failure> {
     let _place = state.caps.query()?;
@@ -216,7 +220,11 @@ fn encoded(name: &str) -> String {
 /// Deletes a file that no run names.
 #[utoipa::path(delete, path = "/v1/files/{id}", tag = "files", params(("id" = String, Path)),
     responses((status = 204), (status = 404, description = "no such file here"), (status = 409, description = "a run names it")))]
-async fn remove(State(state): State<AppState>, caller: Caller, Path(id): Path<String>) -> Result<StatusCode, Failure> {
+async fn remove(
+    State(state): State<AppState>,
+    caller: Caller,
+    InPath(id): InPath<String>,
+) -> Result<StatusCode, Failure> {
     let _place = state.caps.query()?;
     match state.files().await?.delete(caller.scope(), &id).await? {
         FileDeletion::Done => Ok(StatusCode::NO_CONTENT),

@@ -3,15 +3,16 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::{
-    Extension, Json,
-    extract::{Path, State},
-};
+use axum::{Extension, Json, extract::State};
 use serde_json::{Value, json};
 
 use crate::{
     model::{envelope::ErrorCode, name::Name, nearest::nearest},
-    serve::{access::caller::Caller, answer::failure::Failure, state::AppState},
+    serve::{
+        access::caller::Caller,
+        answer::{failure::Failure, query::InPath},
+        state::AppState,
+    },
     transport::client::ProviderClient,
 };
 
@@ -87,7 +88,7 @@ pub(crate) async fn show_model(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
     _caller: Caller,
-    Path(model): Path<String>,
+    InPath(model): InPath<String>,
 ) -> Result<Json<Value>, Failure> {
     let _place = state.caps.query()?;
     Ok(Json(shown(&model, gateway.agent_of(&model)?)))

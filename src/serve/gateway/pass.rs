@@ -1,16 +1,20 @@
 //! `ANY /agents/{name}/{path}`: an existing service's bytes pass through its agent's guards unchanged. Nothing is repeated and no other
 //! target is asked; the answer is judged by its status and by what an error in it says.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     Extension,
     body::{Body, Bytes, HttpBody as _},
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
 use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     model::{
@@ -19,10 +23,10 @@ use crate::{
         reply::AttemptFailure,
     },
     policy::verdict::Keyed,
-    runtime::{outside::Admission, refusal::failure_envelope},
+    runtime::{handle::AgentHandle, outside::Admission, refusal::failure_envelope},
     serve::{
         access::caller::Caller,
-        answer::{body::too_large, failure::Failure},
+        answer::{body::too_large, failure::Failure, query::InPath},
         caps::Place,
         state::AppState,
     },
@@ -46,7 +50,7 @@ const HOP_BY_HOP: [HeaderName; 7] = [
 pub(crate) async fn pass(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
-    Path((name, _)): Path<(String, String)>,
+    InPath((name, _)): InPath<(String, String)>,
     caller: Caller,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -59,8 +63,7 @@ pub(crate) async fn pass(
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let mut admission = handle.enter(&caller.call_context(&*runtime.clock(), None))?;
-    let (longest, slow_call) =
-        (handle.attempt_timeout().min(caller.deadline.unwrap_or(Duration::MAX)), handle.slow_call());
+    let (bound, slow_call) = (Bound::of(&handle, caller.deadline), handle.slow_call());
     drop(runtime);
     let (parts, body) = request.into_parts();
     let headers = onward(&parts.headers, &caller, &state);
@@ -69,18 +72,88 @@ pub(crate) async fn pass(
         admission.finish(Ending::CallerShape);
         return Err(too_large(bytes_max));
     }
-    let body = (!body.is_end_stream()).then(|| bounded(body, bytes_max));
+    let fault = Arc::new(OnceLock::new());
+    let body = (!body.is_end_stream()).then(|| bounded(body, bytes_max, Arc::clone(&fault)));
     let sent = service.pass_on(parts.method, &path, headers, body);
-    let answered = tokio::time::timeout(longest, grown_old_after(slow_call, &mut admission, sent)).await;
-    let late = || {
-        let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
-        Err(AttemptFailure::new(ending, format!("no answer within {} s", longest.as_secs_f64())))
-    };
-    match answered.unwrap_or_else(|_| late()) {
-        Ok(passed) => Ok(answer_of(passed, admission, place, agent.as_str(), slow_call)),
-        Err(failure) => {
+    let answered = bound.within(grown_old_after(slow_call, &mut admission, sent)).await;
+    match (answered, fault.get()) {
+        (Ok(passed), _) => {
+            let passing =
+                Passing { passed, admission: Some(admission), kept: Vec::new(), fault, bound, slow_call, place };
+            Ok(answer_of(passing, agent.as_str()))
+        }
+        (Err(_), Some(fault)) => {
+            admission.finish(Ending::CallerShape);
+            Err(fault.failure(bytes_max))
+        }
+        (Err(failure), None) => {
             admission.finish(failure.ending.clone());
             Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
+        }
+    }
+}
+
+/// How long one exchange may take.
+#[derive(Debug, Clone, Copy)]
+struct Bound {
+    until: Instant,
+    /// The longest that nothing may come once an answer has begun.
+    stall: Option<Duration>,
+    longest: Duration,
+    /// The caller's own deadline is what ends it: no failure of the agent.
+    is_callers: bool,
+}
+
+impl Bound {
+    fn of(handle: &AgentHandle, deadline: Option<Duration>) -> Self {
+        let own = handle.attempt_timeout();
+        let is_callers = deadline.is_some_and(|deadline| deadline < own);
+        let longest = deadline.map_or(own, |deadline| deadline.min(own));
+        Self { until: Instant::now() + longest, stall: handle.stall_timeout(), longest, is_callers }
+    }
+
+    fn late(&self) -> AttemptFailure {
+        let seconds = self.longest.as_secs_f64();
+        if self.is_callers {
+            return AttemptFailure::new(Ending::DeadlineCut, format!("the deadline of {seconds} s has passed"));
+        }
+        let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
+        AttemptFailure::new(ending, format!("no whole answer within {seconds} s"))
+    }
+
+    /// `work`, unless the exchange takes too long.
+    async fn within<T>(&self, work: impl Future<Output = Result<T, AttemptFailure>>) -> Result<T, AttemptFailure> {
+        timeout_at(self.until, work).await.unwrap_or_else(|_| Err(self.late()))
+    }
+
+    /// The same for a piece of an answer, which may not be waited for as long as the whole.
+    async fn piece_within<T>(
+        &self,
+        work: impl Future<Output = Result<T, AttemptFailure>>,
+    ) -> Result<T, AttemptFailure> {
+        let stalled = || {
+            let ending = Ending::Timeout { timeout: TimeoutKind::Stall };
+            Err(AttemptFailure::new(ending, "the answer stalled".to_owned()))
+        };
+        match self.stall {
+            None => self.within(work).await,
+            Some(stall) => self.within(async { timeout(stall, work).await.unwrap_or_else(|_| stalled()) }).await,
+        }
+    }
+}
+
+/// What is wrong with a caller's body that is passed on while it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyFault {
+    TooLarge,
+    BrokenOff,
+}
+
+impl BodyFault {
+    fn failure(self, bytes_max: u64) -> Failure {
+        match self {
+            Self::TooLarge => too_large(bytes_max),
+            Self::BrokenOff => Failure::invalid("the body broke off"),
         }
     }
 }
@@ -141,13 +214,25 @@ fn without_hop_by_hop(given: &HeaderMap) -> HeaderMap {
     given.iter().filter(|(name, _)| stays(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The caller's body as it comes, cut off where it grows too large.
-fn bounded(body: Body, bytes_max: u64) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
+/// The caller's body as it comes, cut off where it grows too large. What is wrong with it is noted in `fault`: whoever sends it on can only
+/// say that it could not be sent.
+fn bounded(
+    body: Body,
+    bytes_max: u64,
+    fault: Arc<OnceLock<BodyFault>>,
+) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
     let mut bytes = 0_u64;
     body.into_data_stream().map(move |piece| {
-        let piece = piece.map_err(std::io::Error::other)?;
+        let piece = piece.map_err(|error| {
+            let _ = fault.set(BodyFault::BrokenOff);
+            std::io::Error::other(error)
+        })?;
         bytes = bytes.saturating_add(piece.len() as u64);
-        if bytes > bytes_max { Err(std::io::Error::other("the body is too large")) } else { Ok(piece) }
+        if bytes > bytes_max {
+            let _ = fault.set(BodyFault::TooLarge);
+            return Err(std::io::Error::other("the body is too large"));
+        }
+        Ok(piece)
     })
 }
 
@@ -155,7 +240,7 @@ fn bounded(body: Body, bytes_max: u64) -> impl stream::Stream<Item = Result<Byte
 async fn grown_old_after<T>(slow_call: Duration, admission: &mut Admission, work: impl Future<Output = T>) -> T {
     tokio::pin!(work);
     // Exactly the threshold is not slow yet.
-    if let Ok(done) = tokio::time::timeout(slow_call.saturating_add(Duration::from_millis(1)), &mut work).await {
+    if let Ok(done) = timeout(slow_call.saturating_add(Duration::from_millis(1)), &mut work).await {
         done
     } else {
         admission.grow_old();
@@ -169,18 +254,20 @@ struct Passing {
     /// `None` once it was judged.
     admission: Option<Admission>,
     kept: Vec<u8>,
+    /// What was wrong with the request's body, if it was still under way.
+    fault: Arc<OnceLock<BodyFault>>,
+    bound: Bound,
     slow_call: Duration,
     #[allow(dead_code, reason = "held for its drop")]
     place: Place,
 }
 
-fn answer_of(passed: PassedOn, admission: Admission, place: Place, agent: &str, slow_call: Duration) -> Response {
-    let status = StatusCode::from_u16(passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut headers = without_hop_by_hop(&passed.headers);
+fn answer_of(passing: Passing, agent: &str) -> Response {
+    let status = StatusCode::from_u16(passing.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    let mut headers = without_hop_by_hop(&passing.passed.headers);
     if let Ok(value) = HeaderValue::from_str(agent) {
         headers.insert(HeaderName::from_static(contract::AGENT), value);
     }
-    let passing = Passing { passed, admission: Some(admission), kept: Vec::new(), slow_call, place };
     let body = stream::unfold(passing, |mut passing| async move {
         let piece = passing.next().await?;
         Some((piece, passing))
@@ -195,8 +282,10 @@ impl Passing {
     /// The next piece. The answer is judged when its last one is out, or when it breaks.
     async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
         let admission = self.admission.as_mut()?;
-        match grown_old_after(self.slow_call, admission, self.passed.piece()).await {
+        let piece = grown_old_after(self.slow_call, admission, self.passed.piece());
+        match self.bound.piece_within(piece).await {
             Ok(Some(piece)) => {
+                admission.content();
                 let room = ERROR_BODY_BYTES_MAX.saturating_sub(self.kept.len());
                 if self.passed.is_telling() {
                     self.kept.extend_from_slice(piece.get(..room).unwrap_or(&piece));
@@ -209,7 +298,8 @@ impl Passing {
                 None
             }
             Err(failure) => {
-                self.admission.take()?.finish(failure.ending);
+                let ending = self.fault.get().map_or(failure.ending, |_| Ending::CallerShape);
+                self.admission.take()?.finish(ending);
                 Some(Err(std::io::Error::other("the service's answer broke off")))
             }
         }

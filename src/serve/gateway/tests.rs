@@ -58,7 +58,10 @@ const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reaso
 const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
 
 fn state() -> AppState {
-    let settings = ServeSettings::default();
+    state_of(ServeSettings::default())
+}
+
+fn state_of(settings: ServeSettings) -> AppState {
     AppState::new(Service {
         caps: Caps::new(&settings),
         settings,
@@ -83,6 +86,14 @@ async fn serving(server: &FakeServer, attempts_max: u32) -> Router {
     let builder = Runtime::builder().seed(7);
     let (agents, client) = agents(builder, server, attempts_max);
     let state = state();
+    state.door.open(without_runs(agents.start().await.unwrap()));
+    routes(state, client)
+}
+
+/// The same with an agent that is set up otherwise.
+async fn serving_as(server: &FakeServer, change: impl FnOnce(&mut AgentSettings)) -> Router {
+    let (agents, client) = agents_as(Runtime::builder().seed(7), server, change);
+    let state = state_of(ServeSettings { body_bytes_max: 64 * 1024, ..ServeSettings::default() });
     state.door.open(without_runs(agents.start().await.unwrap()));
     routes(state, client)
 }
@@ -157,21 +168,21 @@ fn asked() -> OpenAiSettings {
 }
 
 fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (RuntimeBuilder, Arc<ProviderClient>) {
-    agents_of(builder, server, |agent| agent.retry.attempts_max = attempts_max)
+    agents_as(builder, server, |agent| agent.retry.attempts_max = attempts_max)
 }
 
-/// Agent `fast`, shaped as a test wants it.
-fn agents_of(
+/// Agent `fast`, changed as a test wants it.
+fn agents_as(
     builder: RuntimeBuilder,
     server: &FakeServer,
-    shape: impl FnOnce(&mut AgentSettings),
+    change: impl FnOnce(&mut AgentSettings),
 ) -> (RuntimeBuilder, Arc<ProviderClient>) {
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let backend = OpenAiAgent::try_new(Arc::clone(&client), asked()).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
-    shape(&mut agent);
+    change(&mut agent);
     let builder = builder.provider(ProviderSettings::new(name("local")));
     (builder.agent(agent, Arc::new(backend)), client)
 }
@@ -425,7 +436,13 @@ async fn requests_that_cannot_be() {
         serde_json::from_str(&text(service.clone().oneshot(get("/v1/models")).await.unwrap()).await).unwrap();
     assert_eq!((&listed["data"][0]["id"], &listed["data"][1]["owned_by"]), (&json!("fast"), &json!("fast")));
     assert_eq!(service.clone().oneshot(get("/v1/models/gpt")).await.unwrap().status().as_u16(), 200);
-    assert_eq!(service.oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
+    assert_eq!(service.clone().oneshot(get("/v1/models/none")).await.unwrap().status().as_u16(), 404);
+    for path in ["/v1/models/%ff", "/agents/%ff/x"] {
+        let answer = service.clone().oneshot(get(path)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 400, "{path}");
+        let told: Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert!(told["error"]["message"].as_str().unwrap().contains("Invalid UTF-8"), "{path}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -461,6 +478,68 @@ async fn an_existing_service_behind_its_guards() {
         assert_eq!(service.clone().oneshot(request).await.unwrap().status().as_u16(), 404, "{climbing}");
     }
     assert_eq!(server.requests().len(), 1);
+}
+
+/// Whatever a caller brings: its deadline, its broken body, its large one. Nobody else may feel it.
+#[tokio::test]
+async fn what_a_caller_does_is_no_failure_of_the_service_behind() {
+    let broken = || {
+        let pieces = [Ok(axum::body::Bytes::from_static(b"first")), Err(std::io::Error::other("gone"))];
+        Body::from_stream(futures_util::stream::iter(pieces))
+    };
+    let large =
+        || Body::from_stream(futures_util::stream::repeat_with(|| Ok::<_, std::io::Error>(vec![b'x'; 1 << 12])));
+    let kinds: [(&str, u16, &str, &dyn Fn() -> Body); 3] = [
+        ("5", 504, "DEADLINE_EXCEEDED", &Body::empty),
+        ("60000", 400, "INVALID_REQUEST", &broken),
+        ("60000", 413, "INVALID_REQUEST", &large),
+    ];
+    for (deadline_ms, status, code, body) in kinds {
+        let server = FakeServer::start(vec![vec![Step::UntilClosed]]).await;
+        let service = serving_as(&server, |_| {}).await;
+        for _ in 0..8 {
+            let request = Request::post("/agents/fast/x").header("x-watertight-deadline-ms", deadline_ms);
+            let got = service.clone().oneshot(request.body(body()).unwrap()).await.unwrap();
+            assert_eq!(got.status().as_u16(), status, "{code}");
+            let told: Value = serde_json::from_str(&text(got).await).unwrap();
+            assert_eq!(told["error"]["error_code"], code);
+        }
+        // An open breaker would refuse it at once, with another code.
+        let request = Request::get("/agents/fast/x").header("x-watertight-deadline-ms", "200");
+        let got = service.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+        let told: Value = serde_json::from_str(&text(got).await).unwrap();
+        assert_eq!(told["error"]["error_code"], "DEADLINE_EXCEEDED", "after {code}: {told}");
+    }
+}
+
+/// An answer that has begun and goes no further, or goes on and on, holds its slot no longer than any other.
+#[tokio::test]
+async fn an_answer_that_stalls_is_given_up() {
+    let head = || Step::Send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nabc".to_vec());
+    let short = Duration::from_millis(100);
+    for (stall, attempt) in
+        [(short, None), (Duration::from_secs(600), Some(short)), (short, Some(Duration::from_secs(600)))]
+    {
+        let server = FakeServer::start(vec![vec![head(), Step::UntilClosed], answer(200, "", "well")]).await;
+        let one_slot = |agent: &mut AgentSettings| {
+            agent.slots = 1;
+            agent.timeouts = Timeouts { stall: Some(stall), attempt, ..agent.timeouts };
+        };
+        let service = serving_as(&server, one_slot).await;
+        let ask = || Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+        let got = service.clone().oneshot(ask()).await.unwrap();
+        let body = tokio::time::timeout(Duration::from_secs(30), to_bytes(got.into_body(), usize::MAX)).await;
+        assert!(body.expect("it is given up").is_err(), "{stall:?} {attempt:?}");
+        let mut status = 0;
+        for _ in 0..300 {
+            status = service.clone().oneshot(ask()).await.unwrap().status().as_u16();
+            if status == 200 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(status, 200, "its slot is free again: {stall:?} {attempt:?}");
+    }
 }
 
 #[tokio::test]

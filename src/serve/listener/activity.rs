@@ -4,15 +4,17 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-/// What a connection's first bytes are when it speaks HTTP/2.
-const HTTP2_PREFACE: &[u8] = b"PRI ";
+/// What a connection's first bytes are when it speaks HTTP/2. All of them: a head of HTTP/1 may begin as they do.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The first bytes were others.
+const NO_PREFACE: usize = usize::MAX;
 /// No head is half there.
 const NOTHING: u64 = u64::MAX;
 
@@ -22,7 +24,8 @@ pub(super) struct Activity {
     opened: Instant,
     under_way: AtomicU32,
     is_http2: AtomicBool,
-    read_anything: AtomicBool,
+    /// So many bytes of the preface have come.
+    preface: AtomicUsize,
     /// Microseconds after `opened`.
     head_since: AtomicU64,
     idle_since: AtomicU64,
@@ -48,7 +51,7 @@ impl Activity {
             opened: Instant::now(),
             under_way: AtomicU32::new(0),
             is_http2: AtomicBool::new(false),
-            read_anything: AtomicBool::new(false),
+            preface: AtomicUsize::new(0),
             head_since: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
         })
@@ -60,11 +63,21 @@ impl Activity {
 
     /// Bytes came in.
     pub(super) fn has_read(&self, bytes: &[u8]) {
-        if !self.read_anything.swap(true, Ordering::Relaxed) && bytes.starts_with(HTTP2_PREFACE) {
-            self.is_http2.store(true, Ordering::Relaxed);
-        }
+        self.compare_preface(bytes);
         if self.under_way.load(Ordering::Acquire) == 0 && !self.is_http2.load(Ordering::Relaxed) {
             let _ = self.head_since.compare_exchange(NOTHING, self.now(), Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Only whoever reads calls this, so nobody is between its steps.
+    fn compare_preface(&self, bytes: &[u8]) {
+        let seen = self.preface.load(Ordering::Relaxed);
+        let Some(rest) = HTTP2_PREFACE.get(seen..).filter(|rest| !rest.is_empty()) else { return };
+        let count = rest.len().min(bytes.len());
+        let seen = if rest[..count] == bytes[..count] { seen + count } else { NO_PREFACE };
+        self.preface.store(seen, Ordering::Relaxed);
+        if seen == HTTP2_PREFACE.len() {
+            self.is_http2.store(true, Ordering::Relaxed);
         }
     }
 
@@ -73,6 +86,11 @@ impl Activity {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         self.head_since.store(NOTHING, Ordering::Release);
         UnderWay(Arc::clone(self))
+    }
+
+    /// Whether requests are under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way.load(Ordering::Acquire) > 0
     }
 
     /// Whether the connection speaks HTTP/1 as far as is known, so that a last answer can be written in its words.
@@ -140,5 +158,24 @@ mod tests {
         assert!(activity.look(HEAD, IDLE).is_ok());
         tokio::time::advance(Duration::from_secs(15)).await;
         assert_eq!(activity.look(HEAD, IDLE), Err(Overdue::Idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_preface_counts_when_all_of_it_is_here() {
+        for (pieces, is_http1) in [
+            (&[&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"[..]][..], false),
+            (&[&b"P"[..], b"RI * HTTP/2.0\r\n\r\nSM\r\n\r", b"\n"], false),
+            (&[&b"PRI /x HTTP/1.1\r\nx: "[..]], true),
+            (&[&b"PRI * HTTP/2.0\r\n\r\nSM"[..]], true),
+            (&[&b"PRI "[..], b"GET", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"], true),
+        ] {
+            let activity = Activity::open();
+            for piece in pieces {
+                activity.has_read(piece);
+            }
+            assert_eq!(activity.is_http1(), is_http1, "{pieces:?}");
+            tokio::time::advance(HEAD).await;
+            assert_eq!(activity.look(HEAD, IDLE).is_err(), is_http1, "{pieces:?}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -54,6 +54,8 @@ const HTTP2_SEND_BYTES_MAX: usize = 128 * 1024;
 const HEAD_SLACK: usize = 2;
 /// No buffer of a connection is smaller: hyper's own bound.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
+/// A client that has left has asked for more than is answered yet, or just sent a line too much: what is nearly done ends in this time.
+const LEAVING_GRACE: Duration = Duration::from_millis(250);
 /// What a refused client still sends is thrown away for so long, and so much of it: closed at once, it would lose the answer.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
@@ -100,13 +102,17 @@ async fn run(caller: &Caller, talk: &Arc<Talk>, routes: Router, bounds: &Bounds)
         Seat::Reserve => settings.idle_timeout.min(settings.header_read_timeout),
     };
     let mut is_ending = false;
+    let mut left_at: Option<Instant> = None;
     loop {
+        // hyper hears of it by itself only while it has read nothing that it has not used yet.
+        let has_left = left_at.is_some_and(|at| at.elapsed() >= LEAVING_GRACE);
+        if has_left && talk.activity.is_http1() && talk.activity.is_busy() {
+            tracing::debug!(%peer, "a client left while its request was under way");
+            return;
+        }
         let wait = match talk.activity.look(settings.header_read_timeout, idle_timeout) {
             Ok(wait) => wait,
-            Err(Overdue::Head) => {
-                say_too_slow(socket, talk);
-                return;
-            }
+            Err(Overdue::Head) => return say_too_slow(socket, talk),
             // Told once; then the connection has a moment to end by itself.
             Err(Overdue::Idle) if is_ending => return,
             Err(Overdue::Idle) => {
@@ -115,6 +121,7 @@ async fn run(caller: &Caller, talk: &Arc<Talk>, routes: Router, bounds: &Bounds)
                 settings.header_read_timeout
             }
         };
+        let wait = wait.min(settings.write_timeout).min(left_at.map_or(Duration::MAX, |_| LEAVING_GRACE));
         // On HTTP/1 the socket itself tells who does not read, whatever the size of the pieces.
         if !talk.activity.is_http1() && talk.is_stalled(settings.write_timeout) {
             tracing::debug!(%peer, "an answer was not read for too long");
@@ -131,9 +138,23 @@ async fn run(caller: &Caller, talk: &Arc<Talk>, routes: Router, bounds: &Bounds)
                 connection.as_mut().graceful_shutdown();
                 is_ending = true;
             }
-            () = tokio::time::sleep(wait.min(settings.write_timeout)) => {}
+            () = reading_closed(socket), if left_at.is_none() => left_at = Some(Instant::now()),
+            () = tokio::time::sleep(wait) => {}
         }
     }
+}
+
+/// Waits until the other side sends no more, whatever of it is still to be read.
+async fn reading_closed(socket: &TcpStream) {
+    // What comes with this interest beside urgent bytes, which nobody sends: the end, and not that there is something to read.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    match socket.ready(tokio::io::Interest::PRIORITY).await {
+        Ok(ready) if !ready.is_read_closed() => {}
+        _ => return,
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = socket;
+    std::future::pending().await
 }
 
 fn builder_of(settings: &ListenerSettings) -> Builder<TokioExecutor> {

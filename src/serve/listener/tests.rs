@@ -218,6 +218,55 @@ async fn odd_targets_and_methods_get_an_answer() {
     assert_alive(server.address()).await;
 }
 
+/// Says when it is dropped.
+struct Dropped(tokio::sync::mpsc::UnboundedSender<&'static str>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send("dropped");
+    }
+}
+
+/// Whatever else was sent must not hide that nobody is there any more.
+#[tokio::test]
+async fn a_client_that_leaves_is_noticed_whatever_it_sent_behind_its_request() {
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let before = {
+        let tell = tell.clone();
+        async move || -> String {
+            let _held = Dropped(tell.clone());
+            let _ = tell.send("begun");
+            std::future::pending().await
+        }
+    };
+    let within = async move || {
+        let held = Dropped(tell.clone());
+        let _ = tell.send("begun");
+        let first = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"first"))]);
+        Body::from_stream(first.chain(stream::pending()).inspect(move |_| {
+            let _ = &held;
+        }))
+    };
+    let routes = Router::new().route("/before", post(before)).route("/within", post(within));
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let server = listen(listener, routes, patient()).unwrap();
+    for path in ["/before", "/within"] {
+        for behind in ["", "\r\n", "GET /before HTTP/1.1\r\nhost: x\r\n\r\n", "\0"] {
+            for resets in [false, true] {
+                let mut socket = TcpStream::connect(server.address()).await.unwrap();
+                let request = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi{behind}");
+                socket.write_all(request.as_bytes()).await.unwrap();
+                assert_eq!(patiently(told.recv()).await, Some("begun"));
+                if resets {
+                    socket.set_zero_linger().unwrap();
+                }
+                drop(socket);
+                assert_eq!(patiently(told.recv()).await, Some("dropped"), "{path} {behind:?} {resets}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_body_is_framed_in_one_way_only() {
     let server = start(patient()).await;

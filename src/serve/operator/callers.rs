@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    runtime::{callers::CallerView, ports::Clock},
+    runtime::{callers::CallerView, engine::NoSuch, ports::Clock},
     serve::{
         access::caller::Caller,
         answer::{body::Json, failure::Failure, query::InPath},
@@ -114,7 +114,7 @@ pub(crate) async fn guard(
         return Err(Failure::invalid(format!("reason has more than {REASON_CHARS_MAX} characters")));
     }
     let runtime = state.runtime().await?;
-    let was_shut = runtime.lift_caller(&name).map_err(Failure::not_found)?;
+    let was_shut = runtime.lift_caller(&name).map_err(|NoSuch(what)| Failure::not_found(what))?;
     tracing::warn!(caller = name, reason = request.reason, by = caller.key_name(), "an operator lifts a volume guard");
     Ok(Answer(json!({ "name": name, "action": request.action, "was_shut": was_shut })))
 }

@@ -97,7 +97,7 @@ pub(crate) async fn replay(
         let _held = (place, claim);
         match letter.cause {
             DeadCause::KilledTwice => call_again(&running, &letter, traceparent).await,
-            DeadCause::InDoubt => let_go_on(&running, &letter).await,
+            DeadCause::InDoubt | DeadCause::KilledProcess => let_go_on(&running, &letter).await,
             DeadCause::PlanPanicked => Err(conflict(format!(
                 "the plan of run {run} broke, so there is no call to make: POST /v1/runs/{run}/repair does again what it lacks",
                 run = letter.run_id.as_deref().unwrap_or_default()
@@ -143,7 +143,8 @@ async fn call_again(running: &Running, letter: &DeadLetter, traceparent: String)
     Ok(json!({ "id": letter.id, "output": reply.output, "usage": reply.usage, "attempts": reply.attempts.len() }))
 }
 
-/// Lets a step go on that waits because it may have acted: the operator knows that it did not, or that it may act again.
+/// Lets a step go on that waits because it may have acted, or because the process died with it: the operator knows that it may be tried
+/// again.
 async fn let_go_on(running: &Running, letter: &DeadLetter) -> Result<Value, Failure> {
     let run_id = letter.run_id.as_deref().unwrap_or_default();
     let place = letter.step.as_deref().and_then(place_of);

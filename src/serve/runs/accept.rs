@@ -30,10 +30,11 @@ use crate::{
             failure::Failure,
             query::{InPath, idempotency_key},
         },
+        caps::RunPlace,
         files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
-    transport::template::{Filling, Template},
+    transport::template::check_callers_prompt,
     workflow::checked::{Step, Workflow},
 };
 
@@ -132,7 +133,29 @@ async fn accept(
     // The files are those of the run's tenant, whoever starts it: its agents are given no others.
     let scope = TenantScope::One(new.owner.tenant.clone());
     input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
-    Ok(running.runtime.accept_run(new).await?)
+    let place = state.caps.run(input::bytes_of(&new.input))?;
+    let runtime = Arc::clone(&running.runtime);
+    taken_on(place, async move { runtime.accept_run(new).await }).await
+}
+
+/// A run holds its place until it is over, whoever watches it, and whether or not whoever asked for it is still there when it is accepted.
+/// Those that go on after a restart were let in before.
+async fn taken_on<E: Into<Failure> + Send + 'static>(
+    place: RunPlace,
+    accepting: impl Future<Output = Result<Accepted, E>> + Send + 'static,
+) -> Result<Accepted, Failure> {
+    let accepting = tokio::spawn(async move {
+        let accepted = accepting.await;
+        if let Ok(Accepted { handle: Some(handle), replayed: false, .. }) = &accepted {
+            let handle = handle.clone();
+            tokio::spawn(async move {
+                handle.finished().await;
+                drop(place);
+            });
+        }
+        accepted
+    });
+    accepting.await.map_err(Failure::internal)?.map_err(Into::into)
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -217,7 +240,9 @@ pub(crate) async fn repair(
     let (old, record, owner) = over(&running, &caller, &id).await?;
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    let accepted = running.runtime.repair(&old, &record, owner, idempotency).await?;
+    let place = state.caps.run(input::bytes_of(&old.input))?;
+    let runtime = Arc::clone(&running.runtime);
+    let accepted = taken_on(place, async move { runtime.repair(&old, &record, owner, idempotency).await }).await?;
     answer(&running, accepted).await
 }
 
@@ -250,14 +275,17 @@ pub(crate) async fn rerun(
     drop(whole);
     let running = state.running().await?;
     let (old, record, owner) = over(&running, &caller, &id).await?;
-    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt)?;
+    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
-    let accepted = running.runtime.rerun(&old, &record, &body.from, prompts, owner, idempotency).await?;
+    let place = state.caps.run(input::bytes_of(&old.input))?;
+    let (runtime, from) = (Arc::clone(&running.runtime), body.from);
+    let accepting = async move { runtime.rerun(&old, &record, &from, prompts, owner, idempotency).await };
+    let accepted = taken_on(place, accepting).await?;
     answer(&running, accepted).await
 }
 
 /// Which agent's prompt is replaced, if the step is there and the prompt can be one.
-pub fn prompts_of(
+pub async fn prompts_of(
     runtime: &Runtime,
     workflow: &Workflow,
     from: &str,
@@ -278,7 +306,8 @@ pub fn prompts_of(
     if prompt.len() > PROMPT_BYTES_MAX {
         return Err(Failure::invalid(format!("the prompt is larger than {PROMPT_BYTES_MAX} bytes")));
     }
-    Template::try_new(&prompt, Filling::Text)
+    check_callers_prompt(&prompt)
+        .await
         .map_err(|error| Failure::invalid(format!("the prompt cannot be used: {error}")))?;
     Ok(BTreeMap::from([(agent.to_string(), prompt)]))
 }

@@ -48,6 +48,21 @@ pub async fn resolve_files(
     Ok(())
 }
 
+/// About the memory that an input takes while its run goes on.
+pub fn bytes_of(input: &Map<String, Value>) -> usize {
+    fn of(value: &Value) -> usize {
+        let within = match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(of).sum(),
+            Value::Object(fields) => bytes_of(fields),
+            _ => 0,
+        };
+        // Bounded by the depth and size that the parser of requests allows.
+        within + size_of::<Value>()
+    }
+    input.iter().map(|(name, value)| name.len() + of(value)).sum()
+}
+
 /// Checks inputs: names, kinds, sizes. Whether files are there is asked later.
 pub fn check(workflow: &Workflow, input: &Map<String, Value>, limits: Limits) -> Result<(), Failure> {
     let known: Vec<&str> = workflow.inputs().map(|(name, _)| name).collect();

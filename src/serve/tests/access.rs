@@ -81,11 +81,18 @@ async fn only_operators_act() {
         world.with_key("ann", "POST", path, body).await.fails(403, "FORBIDDEN");
     }
     world.with_key("ann", "GET", "/metrics", "").await.fails(403, "FORBIDDEN");
-    world.with_key("olga", "POST", "/v1/agents/echo/breaker", shut).await.is(200);
-    let runtime = world.state.runtime().await.unwrap();
-    let is_shut =
-        || runtime.breaker("agent:echo").unwrap().state == crate::policy::breaker::state::StateName::ForcedOpen;
-    super::support::until("the breaker is forced open", is_shut).await;
+    // What is answered is what holds, and the next call meets it.
+    for (action, state) in
+        [("force_open", "forced_open"), ("auto", "closed"), ("disable", "disabled"), ("force_open", "forced_open")]
+    {
+        let act = format!(r#"{{"action":"{action}","reason":"drill"}}"#);
+        let told = world.with_key("olga", "POST", "/v1/agents/echo/breaker", &act).await.is(200).json();
+        assert_eq!(told["state"], state, "{told}");
+    }
+    let unknown = r#"{"action":"auto","breaker":"provider:none"}"#;
+    let got = world.with_key("olga", "POST", "/v1/agents/echo/breaker", unknown).await;
+    got.fails(404, "NOT_FOUND");
+    assert_eq!(got.json()["error"]["message"], "there is no breaker \"provider:none\"");
     let got = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
     got.fails(503, "AGENT_CIRCUIT_OPEN");
     assert!(got.headers.contains_key("retry-after"), "{got:?}");

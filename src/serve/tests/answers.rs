@@ -44,6 +44,9 @@ async fn every_broken_request_is_answered_with_an_envelope() {
         ("POST", "/v1/agents/echo/call", ANN, r#"{"input":1,"prompt":"x"}"#, 400, "INVALID_REQUEST"),
         ("GET", "/v1/runs/none/events?afer=1", ANN, "", 400, "INVALID_REQUEST"),
         ("DELETE", "/v1/runs/none", ANN, "", 404, "NOT_FOUND"),
+        ("GET", "/v1/files/%ff", ANN, "", 400, "INVALID_REQUEST"),
+        ("DELETE", "/v1/files/%ff", ANN, "", 400, "INVALID_REQUEST"),
+        ("GET", "/v1/files/x?signature=1&signature=2", ANN, "", 400, "INVALID_REQUEST"),
     ] {
         let got = world.ask(method, path, &[header], body).await;
         assert_eq!(got.status.as_u16(), status, "{method} {path} {body}: {got:?}");

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::support::World;
+use crate::settings::serve::ServeSettings;
 
 const BODY: &str = r#"{"workflow":"one","input":{"text":"x"}}"#;
 const ANN: (&str, &str) = ("authorization", "Bearer ann");
@@ -43,6 +44,34 @@ fn form(boundary: &str, parts: &[(&str, &str)]) -> (String, String) {
     };
     let body: String = parts.iter().map(part).collect();
     (format!("{body}--{boundary}--\r\n"), format!("multipart/form-data; boundary={boundary}"))
+}
+
+#[tokio::test]
+async fn the_fields_of_a_form_are_bounded_together() {
+    let usual = ServeSettings::default();
+    let small = ServeSettings { body_bytes_max: 4_096, ..usual.clone() };
+    let crowded = ServeSettings { bodies_bytes_max: 4_096, ..usual };
+    let text = "x".repeat(3_000);
+    let two = [("name=\"workflow\"", "one"), ("name=\"text\"", &text), ("name=\"other\"", &text)];
+    let twice = [("name=\"request\"", "{}"), ("name=\"request\"", "{}")];
+    for (settings, parts, status, code) in [
+        (&small, &two[..2], 202, ""),
+        (&small, &two[..], 413, "INVALID_REQUEST"),
+        (&crowded, &two[..2], 202, ""),
+        (&crowded, &two[..], 503, "LOAD_SHED"),
+        (&small, &twice[..], 400, "INVALID_REQUEST"),
+    ] {
+        let world = World::with(&super::support::keys(), settings.clone()).await;
+        let (body, kind) = form("b", parts);
+        let got = world.ask("POST", "/v1/runs", &[ANN, ("content-type", &kind)], &body).await;
+        assert_eq!(got.status.as_u16(), status, "{parts:?} {got:?}");
+        if !code.is_empty() {
+            got.fails(status, code);
+        }
+        // What it held is given back, whatever became of it.
+        let (body, kind) = form("b", &two[..2]);
+        world.ask("POST", "/v1/runs", &[ANN, ("content-type", &kind)], &body).await.is(202);
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ fn reply(head: AnswerHead, value: &Value, mapping: &CheckedMapping) -> Result<Re
 
 fn mapped_usage(value: &Value, mapping: &CheckedMapping) -> Option<Usage> {
     let count = |place: &Option<crate::transport::json_pointer::JsonPointer>| {
-        place.as_ref().and_then(|place| place.find(value)).and_then(Value::as_u64)
+        place.as_ref().and_then(|place| place.find(value)).and_then(crate::transport::usage::tokens)
     };
     let (prompt, output) = (count(&mapping.usage_prompt), count(&mapping.usage_output));
     if prompt.is_none() && output.is_none() {

@@ -8,7 +8,11 @@ use serde_json::Value;
 use crate::{
     model::reply::Usage,
     runtime::tally::Tally,
-    transport::{ndjson::JsonObject, openai::completion::FINISH_UNKNOWN, usage::Known},
+    transport::{
+        ndjson::JsonObject,
+        openai::completion::FINISH_UNKNOWN,
+        usage::{Known, tokens},
+    },
 };
 
 /// One line.
@@ -50,7 +54,8 @@ impl Line {
         let reason = object.get("done_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty());
         let reason = done.then(|| reason.unwrap_or(FINISH_UNKNOWN).to_owned());
         let count = |key: &str| object.get(key).and_then(Value::as_u64);
-        let (prompt_tokens, output_tokens) = (count("prompt_eval_count"), count("eval_count"));
+        let used = |key: &str| object.get(key).and_then(tokens);
+        let (prompt_tokens, output_tokens) = (used("prompt_eval_count"), used("eval_count"));
         let load_time = Duration::from_nanos(count("load_duration").unwrap_or(0));
         let logprobs = match object.remove("logprobs") {
             Some(Value::Array(list)) if !list.is_empty() => Some(list),

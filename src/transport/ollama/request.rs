@@ -41,6 +41,7 @@ pub(super) async fn chat(
     let settings = &agent.asked.settings;
     let (input, images) = images::taken_out(&attempt.input);
     let prompt = openai_request::prompt(&agent.asked, attempt, &input)
+        .await
         .map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
     if prompt.trim().is_empty() && images.is_empty() {
         return Err(nothing_asked());

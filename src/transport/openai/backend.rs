@@ -66,7 +66,7 @@ impl OpenAiAgent {
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
-        let chat = request::chat(&self.agent, request, wanted)?;
+        let chat = request::chat(&self.agent, request, wanted).await?;
         let prompt_tokens = progress.tally().prompt_or(|| chat.prompt_tokens);
         let outgoing = Outgoing {
             method: Method::POST,

@@ -10,7 +10,6 @@ use crate::{
         relay::RelayKind,
         token_count::{TokenCounter, Vocabulary},
     },
-    transport::template::{Filling, Template},
 };
 
 use super::{
@@ -38,12 +37,12 @@ pub(in crate::transport) fn of_asked(
         return Some(of_body(*kind, body, &agent.settings.model));
     }
     let (input, pictures) = images::taken_out(&asked.input);
-    let filled = match prompt {
-        None => agent.prompt.fill(&input),
-        Some(source) => Template::try_new(source, Filling::Text).and_then(|template| template.fill(&input)),
+    let text = match prompt {
+        // A prompt that cannot be filled is refused where it is made; it needs nothing.
+        None => agent.prompt.fill(&input).ok()?,
+        // Filling somebody else's takes a thread and a while. It is about what it says and what it can say of its input.
+        Some(source) => format!("{source}\n{input}"),
     };
-    // A prompt that cannot be filled is refused where it is made; it needs nothing.
-    let text = filled.ok()?;
     let mut counting = Counting::default();
     counting.message(&text);
     if let Some(system) = &agent.settings.system {
@@ -211,7 +210,8 @@ mod tests {
         };
         let input = json!({"text": "안녕하세요"});
         assert_eq!(estimate(settings.clone(), input.clone(), None), Some((2 + 4 + 3 + 4, Some(200))));
-        assert_eq!(estimate(settings.clone(), input.clone(), Some("a")), Some((2 + 4 + 2 + 4, Some(200))));
+        // Not filled, but its words and its input.
+        assert_eq!(estimate(settings.clone(), input.clone(), Some("a")), Some((2 + 4 + 8 + 4, Some(200))));
         let more = OpenAiSettings {
             max_output_tokens: None,
             extra: json!({"max_completion_tokens": 30, "n": 2}).as_object().unwrap().clone(),

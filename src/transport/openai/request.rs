@@ -9,7 +9,7 @@ use crate::{
     runtime::{ports::AttemptRequest, token_count::TokenCounter},
     transport::{
         http_agent::request::{Wanted, invalid_input},
-        template::{Filling, Template, TemplateError},
+        template::{TemplateError, fill_callers_prompt},
     },
 };
 
@@ -41,19 +41,20 @@ pub(in crate::transport) fn wanted(agent: &CheckedSettings, is_watched: bool) ->
 }
 
 /// The text of the prompt: the agent's own, unless this attempt brings another one.
-pub(in crate::transport) fn prompt(
+pub(in crate::transport) async fn prompt(
     agent: &CheckedSettings,
     attempt: &AttemptRequest,
     input: &Value,
 ) -> Result<String, TemplateError> {
     match &attempt.prompt {
         None => agent.prompt.fill(input),
-        Some(source) => Template::try_new(source, Filling::Text)?.fill(input),
+        // Somebody else's, whoever it was: it may have been written down by an older version of this program.
+        Some(source) => fill_callers_prompt(source, input).await,
     }
 }
 
 /// The body of the request of this attempt.
-pub(super) fn chat(
+pub(super) async fn chat(
     agent: &CheckedSettings,
     attempt: &AttemptRequest,
     wanted: Wanted,
@@ -61,6 +62,7 @@ pub(super) fn chat(
     let settings = &agent.settings;
     let (input, images) = images::taken_out(&attempt.input);
     let prompt = prompt(agent, attempt, &input)
+        .await
         .map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
     let mut messages = Vec::new();
     let mut prompt_tokens = 0;

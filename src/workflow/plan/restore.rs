@@ -23,6 +23,11 @@ use crate::{
     workflow::{checked::Workflow, definition::Effects},
 };
 
+/// A call that was begun so often without an end is what took the process with it, as far as anybody can tell: it waits for an operator.
+pub const DEATHS_MAX: u32 = 3;
+/// Says of a call that is begun again after the restart: it was cut by a node that stopped of itself, and killed nobody.
+const NODE_STOPS: &str = "node_stops";
+
 /// A call that had begun and not ended when whoever made it was gone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenCall {
@@ -34,6 +39,8 @@ pub struct OpenCall {
     pub refusals: Vec<RefusalRecord>,
     /// How far it had come.
     pub stage: OpenStage,
+    /// How often it was begun and the process died before its end.
+    pub deaths: u32,
 }
 
 /// How far a call had come.
@@ -54,11 +61,18 @@ pub fn open_calls(workflow: &Workflow, events: &[Event]) -> Vec<OpenCall> {
         match (event.kind, place) {
             (EventType::StepStarted, None) => {
                 let (started_ms, stage) = (event.ts_ms, OpenStage::UnderWay);
-                open.push(OpenCall { key, started_ms, refusals: Vec::new(), stage });
+                open.push(OpenCall { key, started_ms, refusals: Vec::new(), stage, deaths: 1 });
             }
-            (EventType::StepStarted, Some(place)) => open[place].stage = OpenStage::UnderWay,
+            (EventType::StepStarted, Some(place)) => {
+                open[place].stage = OpenStage::UnderWay;
+                open[place].deaths += 1;
+            }
+            (EventType::StepRetried, Some(place)) if event.data[NODE_STOPS] == true => {
+                open[place].deaths = open[place].deaths.saturating_sub(1);
+            }
             (EventType::StepRefused, Some(place)) => {
                 open[place].stage = OpenStage::Refused;
+                open[place].deaths = 0;
                 open[place].refusals.push(RefusalRecord {
                     at_ms: event.ts_ms,
                     error_code: event.data["error_code"].as_str().unwrap_or_default().to_owned(),
@@ -135,7 +149,12 @@ impl RunPlan {
         self.take_actions()
     }
 
-    /// Calls that may have acted and must not act twice: they wait for an operator.
+    /// Whether calls of this step must not be made twice.
+    pub fn acts_once(&self, step: usize) -> bool {
+        self.workflow.steps.get(step).is_some_and(|step| step.effects == Effects::Once)
+    }
+
+    /// Calls that wait for an operator: they may have acted and must not act twice, or the process died with them too often.
     pub fn in_doubt(&self) -> Vec<CallRequest> {
         let mut found = Vec::new();
         for (step, state) in self.steps.iter().enumerate() {
@@ -149,17 +168,18 @@ impl RunPlan {
     }
 
     /// The node stops, and nothing was sent of the calls `put_off` and of those that stand in the line. Of one that must not act twice
-    /// that is said, so that it is not in doubt after the restart; any other is asked for again anyway.
+    /// that is said, so that it is not in doubt after the restart; any other is asked for again anyway. Of what is under way it is said
+    /// that the node ends of itself and not by it.
     pub fn leave_unsent(&mut self, put_off: &[StepKey]) -> Vec<Action> {
-        let mut unsent = Vec::new();
+        let (mut unsent, mut cut) = (Vec::new(), Vec::new());
         for (step, state) in self.steps.iter().enumerate() {
-            if self.workflow.steps[step].effects != Effects::Once {
-                continue;
-            }
             for item in &state.round().items {
                 let key = StepKey { step, index: item.index, iteration: state.iteration() };
-                if matches!(item.state, ItemState::InLine { .. }) || put_off.contains(&key) {
-                    unsent.push(key);
+                let is_unsent = matches!(item.state, ItemState::InLine { .. }) || put_off.contains(&key);
+                match item.state {
+                    _ if is_unsent && self.acts_once(step) => unsent.push(key),
+                    ItemState::Calling { .. } | ItemState::InLine { .. } if !self.acts_once(step) => cut.push(key),
+                    _ => {}
                 }
             }
         }
@@ -167,10 +187,14 @@ impl RunPlan {
             let data = json!({ "error_code": ErrorCode::ShuttingDown });
             self.emit_step(EventType::StepRefused, key.step, key.index, data);
         }
+        for key in cut {
+            let data = json!({ "error_code": ErrorCode::ShuttingDown, NODE_STOPS: true });
+            self.emit_step(EventType::StepRetried, key.step, key.index, data);
+        }
         self.take_actions()
     }
 
-    /// Whether this call may have acted and must not act twice, so that it waits for an operator.
+    /// Whether this call waits for an operator.
     pub fn is_in_doubt(&self, key: StepKey) -> bool {
         let state = self.steps.get(key.step).filter(|state| state.iteration() == key.iteration);
         let place = key.index.map_or(0, |index| index as usize);
@@ -290,7 +314,8 @@ impl RunPlan {
         item.started = Some(started);
         item.refusals.clone_from(&call.refusals);
         item.was_interrupted = call.stage == OpenStage::UnderWay;
-        if call.stage == OpenStage::UnderWay && self.workflow.steps[step].effects == Effects::Once {
+        let must_wait = self.acts_once(step) || call.deaths >= DEATHS_MAX;
+        if call.stage == OpenStage::UnderWay && must_wait {
             self.put_in_doubt(step, place, now);
             return None;
         }

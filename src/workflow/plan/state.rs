@@ -59,7 +59,7 @@ pub(super) enum ItemState {
     InLine { since: Timestamp },
     /// Until a time, a change of the gate, or both.
     Parked { until: Option<Timestamp>, cause: Cause, reason: String },
-    /// It may have acted, must not act twice, and so waits for an operator.
+    /// It may have acted and must not act twice, or the process died with it too often: it waits for an operator.
     InDoubt,
     /// Over.
     Ended(Box<End>),

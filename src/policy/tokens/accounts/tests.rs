@@ -5,17 +5,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::compartment::settings::{FeatureSettings, TenantSettings};
+use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, TenantSettings};
 
-fn name(text: &str) -> Name {
+pub(super) fn name(text: &str) -> Name {
     Name::try_new(text).unwrap()
 }
 
-fn ms(at: u64) -> Timestamp {
+pub(super) fn ms(at: u64) -> Timestamp {
     Timestamp::from_millis(at)
 }
 
-fn rates(tokens: u64) -> Rates {
+pub(super) fn rates(tokens: u64) -> Rates {
     Rates { tokens_per_minute: Some(tokens), ..Rates::default() }
 }
 
@@ -36,8 +36,14 @@ fn accounts() -> Accounts {
     Accounts::new(&settings(), &[(name("local"), rates(1_000))])
 }
 
-fn told(prompt: u64, output: u64) -> Need {
+pub(super) fn told(prompt: u64, output: u64) -> Need {
     Need { prompt, output: OutputBound::Told(output) }
+}
+
+/// Finds the caller's budgets and reserves.
+pub(super) fn reserve(accounts: &mut Accounts, who: &Drawer<'_>, need: Need, at: u64) -> Result<Held, NoTokens> {
+    let found = accounts.find(who, ms(at));
+    accounts.reserve(who, found, need, ms(at))
 }
 
 /// What budgets hold, by their outward names.
@@ -62,15 +68,15 @@ fn one_attempt_draws_on_all_of_its_budgets() {
     let mut accounts = accounts();
     let local = name("local");
     let who = Drawer { provider: &local, feature: Some("chat"), tenant: Some("acme") };
-    let held = accounts.reserve(&who, told(30, 40), ms(0)).unwrap();
+    let held = reserve(&mut accounts, &who, told(30, 40), 0).unwrap();
     assert_eq!(used(&mut accounts, &ALL, 0), [70; 4]);
     // The cell has 0.4 of the tenant's 200.
-    let refused = accounts.reserve(&who, told(10, 10), ms(0)).unwrap_err();
+    let refused = reserve(&mut accounts, &who, told(10, 10), 0).unwrap_err();
     assert_eq!(refused.to_string(), "cell:chat/acme: the tokens of this rolling minute are used up");
     assert_eq!(used(&mut accounts, &ALL, 0), [70; 4], "nothing was kept");
     accounts.settle(held, 30, 5, ms(10));
     assert_eq!(used(&mut accounts, &ALL, 10), [35; 4]);
-    let held = accounts.reserve(&who, told(10, 10), ms(10)).unwrap();
+    let held = reserve(&mut accounts, &who, told(10, 10), 10).unwrap();
     accounts.settle_in_full(held, ms(20));
     assert_eq!(used(&mut accounts, &ALL, 20), [55; 4]);
     assert!(accounts.show(ms(20)).iter().all(|shown| shown.reserved == 0));
@@ -82,13 +88,13 @@ fn the_refusal_that_lasts_longest_speaks() {
     let local = name("local");
     let batch = Drawer { provider: &local, feature: Some("batch"), tenant: Some("acme") };
     assert_eq!(
-        accounts.reserve(&batch, told(0, 250), ms(0)).unwrap_err(),
+        reserve(&mut accounts, &batch, told(0, 250), 0).unwrap_err(),
         NoTokens { account: AccountId::Tenant("acme".into()), refusal: BudgetRefusal::TooLarge { limit: 200 } }
     );
-    let _tenants = accounts.reserve(&batch, told(0, 150), ms(0)).unwrap();
+    let _tenants = reserve(&mut accounts, &batch, told(0, 150), 0).unwrap();
     let other = Drawer { tenant: Some("other-one"), ..batch };
-    let _features = accounts.reserve(&other, told(0, 150), ms(20_000)).unwrap();
-    let refused = accounts.reserve(&batch, told(0, 160), ms(30_000)).unwrap_err();
+    let _features = reserve(&mut accounts, &other, told(0, 150), 20_000).unwrap();
+    let refused = reserve(&mut accounts, &batch, told(0, 160), 30_000).unwrap_err();
     let wait = BudgetRefusal::Exhausted { retry_after: Duration::from_secs(50) };
     assert_eq!(refused, NoTokens { account: AccountId::Feature(name("batch")), refusal: wait });
 }
@@ -99,13 +105,16 @@ fn a_guess_is_cut_to_the_smallest_budget_and_a_told_size_is_not() {
     let local = name("local");
     let who = Drawer { provider: &local, feature: Some("chat"), tenant: Some("acme") };
     let guess = Need { prompt: 30, output: OutputBound::Assumed(4_096) };
-    let held = accounts.reserve(&who, guess, ms(0)).unwrap();
+    let held = reserve(&mut accounts, &who, guess, 0).unwrap();
     assert_eq!(used(&mut accounts, &ALL, 0), [80; 4], "the first call of a small budget passes");
     accounts.settle(held, 30, 10, ms(1));
-    assert!(accounts.reserve(&who, guess, ms(1)).is_err(), "a cap is a cap all the same");
+    let held = reserve(&mut accounts, &who, guess, 1).unwrap();
+    assert_eq!(used(&mut accounts, &ALL, 1), [80; 4], "the next has what this one left, and not what it was taken for");
+    assert!(reserve(&mut accounts, &who, guess, 1).is_err(), "a cap is a cap all the same");
+    accounts.settle(held, 0, 0, ms(1));
     let too_large = |prompt, output| {
         matches!(
-            Accounts::clone(&accounts).reserve(&who, Need { prompt, output }, ms(1)),
+            reserve(&mut accounts.clone(), &who, Need { prompt, output }, 1),
             Err(NoTokens { refusal: BudgetRefusal::TooLarge { .. }, .. })
         )
     };
@@ -121,7 +130,7 @@ fn only_what_a_budget_counts_is_taken_from_it() {
     let mut accounts = Accounts::new(&settings, &[(name("local"), rates(1_000))]);
     let local = name("local");
     let who = Drawer { provider: &local, feature: Some("chat"), tenant: Some("acme") };
-    let held = accounts.reserve(&who, told(50, 400), ms(0)).unwrap();
+    let held = reserve(&mut accounts, &who, told(50, 400), 0).unwrap();
     assert_eq!(used(&mut accounts, &ALL, 0), [450, 400, 50, 50]);
     accounts.settle(held, 60, 100, ms(0));
     assert_eq!(used(&mut accounts, &ALL, 0), [160, 100, 60, 60]);
@@ -129,9 +138,10 @@ fn only_what_a_budget_counts_is_taken_from_it() {
 
 #[test]
 fn who_has_no_budget_is_asked_nothing() {
-    let accounts = accounts();
+    let mut accounts = accounts();
     let (local, far) = (name("local"), name("far"));
-    let concerns = |provider, feature, tenant| accounts.concerns(&Drawer { provider, feature, tenant });
+    let mut concerns =
+        |provider, feature, tenant| !accounts.find(&Drawer { provider, feature, tenant }, ms(0)).is_none();
     assert!(concerns(&local, None, None));
     assert!(concerns(&far, Some("chat"), None));
     assert!(concerns(&far, None, Some("acme")));
@@ -146,16 +156,16 @@ fn who_has_no_budget_is_asked_nothing() {
         (&far, Some("unheard"), Some("unheard"), false),
         (&far, Some("chat"), None, true),
     ] {
-        assert_eq!(accounts.concerns(&Drawer { provider, feature, tenant }), want);
+        assert_eq!(!accounts.find(&Drawer { provider, feature, tenant }, ms(0)).is_none(), want);
     }
-    let held = accounts.reserve(&Drawer { provider: &far, feature: None, tenant: None }, told(9, 9), ms(0)).unwrap();
-    assert!(held.parts.is_empty());
+    let held = reserve(&mut accounts, &Drawer { provider: &far, feature: None, tenant: None }, told(9, 9), 0).unwrap();
+    assert!(held.parts.iter().all(Option::is_none));
     let mut open = settings();
     open.unknown_feature = UnknownFeature::Is(name("batch"));
     open.unknown_tenant = UnknownTenant::Shared(name("free"));
     let mut accounts = Accounts::new(&open, &[]);
     for tenant in [None, Some("x"), Some("y")] {
-        let _ = accounts.reserve(&Drawer { provider: &far, feature: None, tenant }, told(0, 10), ms(0)).unwrap();
+        let _ = reserve(&mut accounts, &Drawer { provider: &far, feature: None, tenant }, told(0, 10), 0).unwrap();
     }
     assert_eq!(used(&mut accounts, &["feature:batch", "tenant:other", "tenant:x"], 0), [30, 30, 0]);
 }
@@ -168,7 +178,7 @@ fn tenants_are_bounded_and_busy_ones_are_not_forgotten() {
     let far = name("far");
     let ask = |accounts: &mut Accounts, tenant: &str, at| {
         let who = Drawer { provider: &far, feature: None, tenant: Some(tenant) };
-        accounts.reserve(&who, told(0, 150), ms(at)).map(drop)
+        reserve(accounts, &who, told(0, 150), at).map(drop)
     };
     for tenant in ["a", "b", "c", "d"] {
         assert!(ask(&mut accounts, tenant, 0).is_ok(), "{tenant}");
@@ -185,14 +195,14 @@ fn other_settings_keep_what_is_in_the_window() {
     let mut accounts = accounts();
     let local = name("local");
     let who = Drawer { provider: &local, feature: Some("chat"), tenant: Some("acme") };
-    let held = accounts.reserve(&who, told(40, 40), ms(0)).unwrap();
+    let held = reserve(&mut accounts, &who, told(40, 40), 0).unwrap();
     let mut next = settings();
     next.features[0].rates = rates(90);
     next.features.remove(1);
     next.tiers[0].rates = rates(400);
     accounts.configure(&next, &[(name("local"), rates(2_000))]);
     assert_eq!(used(&mut accounts, &ALL, 1), [80; 4]);
-    let refused = accounts.reserve(&who, told(0, 20), ms(1)).unwrap_err();
+    let refused = reserve(&mut accounts, &who, told(0, 20), 1).unwrap_err();
     assert_eq!(refused.account.to_string(), "feature:chat");
     accounts.configure(&CompartmentSettings::default(), &[(name("local"), rates(2_000))]);
     accounts.settle(held, 1, 1, ms(2));
@@ -206,8 +216,8 @@ fn a_vendors_word_concerns_its_own_budget() {
     accounts.narrow(&local, 50, ms(10_000), ms(0));
     accounts.narrow(&name("far"), 0, ms(10_000), ms(0));
     let who = Drawer { provider: &local, feature: None, tenant: None };
-    assert!(accounts.reserve(&who, told(0, 60), ms(0)).is_err());
-    assert!(accounts.reserve(&who, told(0, 50), ms(0)).is_ok());
+    assert!(reserve(&mut accounts, &who, told(0, 60), 0).is_err());
+    assert!(reserve(&mut accounts, &who, told(0, 50), 0).is_ok());
 }
 
 proptest! {
@@ -235,7 +245,7 @@ proptest! {
                 && (feature != 2 || cap(sum(&book, &|f, _| f == 2), 300))
                 && cap(sum(&book, &|_, t| t == tenant), 200)
                 && (feature != 1 || cap(sum(&book, &|f, t| f == 1 && t == tenant), 80));
-            match accounts.reserve(&who, told(prompt, output), ms(now)) {
+            match reserve(&mut accounts, &who, told(prompt, output), now) {
                 Ok(held) => {
                     prop_assert!(fits);
                     book.push((feature, tenant, now, prompt + output));

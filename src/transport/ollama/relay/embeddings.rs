@@ -120,7 +120,7 @@ fn vectors(head: AnswerHead, told: &[u8]) -> Result<(Vec<Vec<Value>>, Option<u64
     if let Some(failure) = failure_inside_success(head, &told, &ErrorPointers::default()) {
         return Err(corrected(failure));
     }
-    let prompt_tokens = told.get("prompt_eval_count").and_then(Value::as_u64);
+    let prompt_tokens = told.get("prompt_eval_count").and_then(crate::transport::usage::tokens);
     let list = match told {
         Value::Object(mut fields) => fields.remove("embeddings"),
         _ => None,

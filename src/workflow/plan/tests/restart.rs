@@ -19,7 +19,7 @@ use crate::{
     },
     workflow::{
         check::load,
-        plan::{action::GateLook, run_plan::RunPlan},
+        plan::{action::GateLook, restore::DEATHS_MAX, run_plan::RunPlan},
     },
 };
 
@@ -142,6 +142,37 @@ fn what_may_act_only_once_waits_for_an_operator() {
     // What ended, or never began, is not in doubt.
     let over = World::new(text, nothing()).run_until(2).restarted().run_on();
     assert_eq!((over.status(), over.called().len()), (RunStatus::Completed, 3));
+}
+
+/// A call that takes the process with it must not keep the service from starting for ever.
+#[test]
+fn what_the_process_dies_with_is_put_aside() {
+    let head = "output = \"1\"\ndeadline = \"1m\"";
+    let begun = || World::with_head(head, &chain(&["a", "b"]), nothing()).run_until(1);
+    let mut world = begun();
+    for deaths in 1..DEATHS_MAX {
+        world = world.restarted();
+        assert_eq!(world.called().len(), deaths as usize + 1, "asked for again");
+    }
+    world = world.restarted();
+    assert_eq!((world.status(), world.called().len()), (RunStatus::Parked, DEATHS_MAX as usize));
+    let doubtful = world.plan().in_doubt();
+    assert_eq!((doubtful.len(), doubtful[0].agent.as_str()), (1, "a"));
+    assert!(!world.plan().acts_once(doubtful[0].key.step));
+    // It stays so over further restarts, and an operator can let it go on.
+    let mut world = world.restarted();
+    assert_eq!((world.status(), world.plan().in_doubt().len()), (RunStatus::Parked, 1));
+    let released = world.released(doubtful[0].key).run_on();
+    assert_eq!(released.status(), RunStatus::Completed);
+    // A node that stops of itself is nobody's death.
+    let mut world = begun();
+    for _ in 0..4 * DEATHS_MAX {
+        world = world.stopped().restarted();
+    }
+    assert_eq!((world.plan().in_doubt().len(), world.run_on().status()), (0, RunStatus::Completed));
+    // Fewer deaths are none of its business.
+    let world = begun().restarted().restarted().run_on();
+    assert_eq!(world.status(), RunStatus::Completed);
 }
 
 #[test]

@@ -242,6 +242,13 @@ impl World {
         self
     }
 
+    /// The node stops of itself, and says so.
+    pub(super) fn stopped(mut self) -> Self {
+        let said = self.plan.leave_unsent(&[]);
+        self.perform(said);
+        self
+    }
+
     /// An operator lets this call go on.
     pub(super) fn released(mut self, key: StepKey) -> Self {
         let actions = self.plan.release(key, self.now, &self.gates);
