@@ -134,7 +134,7 @@ fn sql(groups: &[UsageGroup]) -> String {
     let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
         "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
-          FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
+         FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
     )
 }
 

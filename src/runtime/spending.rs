@@ -126,7 +126,7 @@ impl TokenBook {
 
     /// Takes in what an agent's vendor said of its own budget since it was asked last.
     fn hear(&self, agent: &AgentCore, now: Timestamp) {
-        if let Some(word) = agent.backend.vendor_budget() {
+        if let Some(word) = shielded(|| agent.backend.vendor_budget()).flatten() {
             self.hear_word(&mut lock(&self.state), &agent.settings.provider, word, now);
         }
     }

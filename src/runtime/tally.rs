@@ -1,12 +1,9 @@
 //! The tokens of one attempt, counted by us for the case that nobody tells them: the prompt's as they were reserved, the answer's by the
 //! text that has come so far, also where the attempt is cut. It charges nobody; whoever settles the attempt does.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::{
-    core::lock,
-    token_count::{COUNTED_BYTES_MAX, TokenCounter, as_count, scale_up},
-};
+use super::token_count::{COUNTED_BYTES_MAX, TokenCounter, as_count, scale_up};
 use crate::model::reply::Usage;
 
 /// What an attempt's tokens are counted with, and what was heard so far. Shared by the attempt and whoever looks when it is over.
@@ -59,7 +56,7 @@ impl Tally {
 
     /// The model put out this text: of its answer, its thoughts, the arguments of a tool.
     pub fn heard(&self, text: &str) {
-        let mut said = lock(&self.said);
+        let mut said = self.said();
         said.of_all.add(text);
         if self.counter == TokenCounter::Letters {
             return;
@@ -72,13 +69,17 @@ impl Tally {
 
     /// The model put out something that is no text, of so many tokens.
     pub fn heard_beside(&self, tokens: u64) {
-        let mut said = lock(&self.said);
+        let mut said = self.said();
         said.beside = said.beside.saturating_add(tokens);
+    }
+
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tokens of what was heard.
     pub fn output(&self) -> u64 {
-        let said = lock(&self.said);
+        let said = self.said();
         let roughly = |letters: Letters| TokenCounter::of_letters(letters.ascii, letters.other);
         let text = match self.counter {
             TokenCounter::Letters => roughly(said.of_all),
@@ -150,7 +151,7 @@ mod tests {
         for _ in 0..2_000 {
             tally.heard(line);
         }
-        assert!(lock(&tally.said).beginning.len() <= COUNTED_BYTES_MAX);
+        assert!(tally.said().beginning.len() <= COUNTED_BYTES_MAX);
         let (counted, exact) = (tally.output(), Vocabulary::O200k.count(&line.repeat(100)) * 20);
         assert!(counted.abs_diff(exact) * 50 <= exact, "{counted} for {exact}");
     }

@@ -264,11 +264,11 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     journal.usage_log(Some("USD")).finished(called("acme", "free", today, None));
     journal.close().await;
     let path = place.path();
-    // As version 2 of the file had it.
+    // As version 3 of the file had it.
     let old =
         "CREATE TABLE before AS SELECT day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens,
         output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage;
-        PRAGMA user_version = 2;";
+        PRAGMA user_version = 3;";
     rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
     let journal = place.open();
     let ask = async |journal: &SqliteJournal, groups: &[UsageGroup]| {
