@@ -213,6 +213,7 @@ fn id(account: &str) -> AccountId {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "a step is done once")]
 fn step(
     step: Step,
     (accounts, twin): (&mut Accounts, &mut Twin),

@@ -8,7 +8,7 @@ use shuttle::{
     rand::{Rng, thread_rng},
 };
 
-use super::stand::{Held, Stand, explore, let_go, name, pause};
+use super::stand::{Held, Stand, explore, join, let_go, name, pause};
 use crate::{
     policy::compartment::settings::{CompartmentSettings, FeatureSettings},
     runtime::{
@@ -95,7 +95,7 @@ fn a_slot_that_is_handed_over_is_never_lost() {
         threads.push(stand.spawn(|stand| admit_and_leave(stand, "draft")));
         pause();
         let_go(first);
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }
@@ -122,7 +122,7 @@ fn counts_hold_and_everybody_who_waits_is_served() {
                 stand.shared().compartments.check();
             }));
         }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }
@@ -154,7 +154,7 @@ fn a_stop_lets_everybody_go() {
         }
         pause();
         stand.shared().stopping.cancel();
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }

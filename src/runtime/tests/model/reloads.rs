@@ -8,7 +8,7 @@ use std::sync::{
 
 use super::{
     lines::{admit, builder, compartments, of_feature},
-    stand::{Held, Stand, explore, name, pause},
+    stand::{Held, Stand, explore, join, name, pause},
 };
 use crate::{
     model::facts::{Ending, TimeoutKind},
@@ -74,7 +74,7 @@ fn caps_that_change_under_those_who_wait_lose_nobody() {
                 pause();
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }
@@ -107,7 +107,7 @@ fn who_waits_for_an_agent_that_goes_is_told() {
             }
             over.store(true, Ordering::SeqCst);
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }
@@ -132,7 +132,7 @@ fn an_agent_that_comes_back_has_what_it_had() {
             pause();
             reload(stand, &parts(provider(2), 1, Some(1)));
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
         assert!(stand.front("review").admit(&of_feature("patient")).is_ok());
     });
@@ -175,7 +175,7 @@ fn judging_and_reloading_never_wait_for_each_other() {
                 reload(stand, &parts(learning(), draft, None));
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         stand.assert_empty();
     });
 }

@@ -137,6 +137,13 @@ impl Held {
     }
 }
 
+/// Waits for all of these.
+pub(super) fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
 /// Lets others go on, or not.
 pub(super) fn pause() {
     for _ in 0..thread_rng().gen_range(0..3) {

@@ -12,7 +12,7 @@ use std::{
 use serde_json::json;
 use shuttle::rand::{Rng, thread_rng};
 
-use super::stand::{Stand, explore, let_go, name, pause};
+use super::stand::{Stand, explore, join, let_go, name, pause};
 use crate::{
     model::{
         facts::Ending,
@@ -70,8 +70,8 @@ fn stand() -> Arc<Stand> {
     Stand::of(builder.agent(agent, Arc::new(Sized)))
 }
 
-fn shown(stand: &Stand, account: AccountId) -> Shown {
-    stand.shared().tokens.look(&account, stand.shared().now()).unwrap()
+fn shown(stand: &Stand, account: &AccountId) -> Shown {
+    stand.shared().tokens.look(account, stand.shared().now()).unwrap()
 }
 
 fn both() -> [AccountId; 2] {
@@ -133,16 +133,16 @@ fn reserved_settled_and_free_are_the_budget() {
         threads.push(stand.spawn(|stand| {
             for _ in 0..4 {
                 for account in both() {
-                    let shown = shown(stand, account);
+                    let shown = shown(stand, &account);
                     assert!(shown.reserved <= shown.used && shown.used <= LIMIT, "{shown:?}");
                     assert_eq!(shown.reserved % NEED, 0, "{shown:?}");
                 }
                 pause();
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         for account in both() {
-            let shown = shown(&stand, account);
+            let shown = shown(&stand, &account);
             assert_eq!((shown.used, shown.reserved), (used.load(Ordering::SeqCst), 0), "settled once each");
         }
         stand.assert_empty();
@@ -174,8 +174,8 @@ fn a_reload_changes_limits_and_settles_nothing() {
             pause();
             configure(LIMIT, Some(LIMIT));
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        let [provider, feature] = both().map(|account| shown(&stand, account));
+        join(threads);
+        let [provider, feature] = both().map(|account| shown(&stand, &account));
         assert_eq!((provider.used, provider.reserved), (used.load(Ordering::SeqCst), 0));
         // The feature's budget was away for a while, and what was in it went with it.
         assert!(feature.used <= provider.used && feature.reserved == 0, "{feature:?}");

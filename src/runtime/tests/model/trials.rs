@@ -15,7 +15,7 @@ use shuttle::{
     thread,
 };
 
-use super::stand::{Stand, explore, let_go, name, pause};
+use super::stand::{Stand, explore, join, let_go, name, pause};
 use crate::{
     model::{clock::Timestamp, facts::Ending},
     policy::breaker::{
@@ -164,7 +164,7 @@ fn trials_that_are_not_judged_are_all_there_again() {
                 pause();
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         assert_agreed(&stand);
         // Either nobody came, or all of them are back.
         assert!(free(&stand, "agent:draft").is_none_or(|free| free == TRIALS));
@@ -203,7 +203,7 @@ fn gate_and_breaker_agree_in_the_end() {
                 pause();
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         assert_agreed(&stand);
     });
 }
@@ -229,7 +229,7 @@ fn two_gates_give_all_or_nothing() {
                 pause();
             }
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         assert_agreed(&stand);
         // One call was judged at most.
         assert!(free(&stand, "provider:local").is_none_or(|free| free + 1 >= TRIALS));
@@ -268,7 +268,7 @@ fn what_is_kept_for_parked_runs_is_neither_lost_nor_doubled() {
             opened.offered(2);
             opened.run_left();
         }));
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        join(threads);
         let (GateView::Probe { free, .. }, out) = (gate.look(), out.load(Ordering::SeqCst)) else {
             panic!("half-open")
         };
