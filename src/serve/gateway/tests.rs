@@ -51,6 +51,8 @@ use crate::{
     },
 };
 
+mod budgets;
+
 const SAID: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ok \"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
@@ -101,7 +103,7 @@ async fn accounting(server: &FakeServer, attempts_max: u32) -> (Router, tempfile
     let folder = tempfile::tempdir().unwrap();
     let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
     let builder =
-        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log());
+        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log(None));
     let (agents, client) = agents(builder, server, attempts_max);
     let runtime = Arc::new(agents.start().await.unwrap());
     let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
@@ -169,17 +171,18 @@ fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (R
     agents_as(builder, server, |agent| agent.retry.attempts_max = attempts_max)
 }
 
+/// Agent `fast`, shaped as a test wants it.
 fn agents_as(
     builder: RuntimeBuilder,
     server: &FakeServer,
-    change: impl FnOnce(&mut AgentSettings),
+    shape: impl FnOnce(&mut AgentSettings),
 ) -> (RuntimeBuilder, Arc<ProviderClient>) {
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let backend = OpenAiAgent::try_new(Arc::clone(&client), asked()).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
-    change(&mut agent);
+    shape(&mut agent);
     let builder = builder.provider(ProviderSettings::new(name("local")));
     (builder.agent(agent, Arc::new(backend)), client)
 }

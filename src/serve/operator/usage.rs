@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     journal::{
         query::TenantScope,
-        usage::{UsageGroup, UsageLine, UsageQuery},
+        usage::{USAGE_LINES_MAX, UsageGroup, UsageLine, UsageQuery},
     },
     serve::{
         access::caller::Caller,
@@ -49,6 +49,8 @@ pub struct UsageSums {
     /// One a group; what was called within the last moment may not be in it yet.
     #[schema(value_type = Vec<Object>)]
     pub data: Vec<UsageLine>,
+    /// True where there were more sums than one answer holds: ask for fewer days, or other groups.
+    pub truncated: bool,
 }
 
 /// The routes.
@@ -67,7 +69,9 @@ pub(crate) async fn usage(
     let running = state.running().await?;
     let clock = running.runtime.clock();
     let query = query_of(&caller, asked, clock.unix_ms(clock.now()) / DAY_MS)?;
-    Ok(Answer(UsageSums { data: running.journal.usage(query).await? }))
+    let data = running.journal.usage(query).await?;
+    let truncated = data.len() >= USAGE_LINES_MAX;
+    Ok(Answer(UsageSums { data, truncated }))
 }
 
 fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery, Failure> {
