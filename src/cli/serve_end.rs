@@ -64,5 +64,5 @@ async fn say_last_words(state: &AppState, after: Duration) {
         running.runtime.abort_calls();
     }
     state.ending.last_words.cancel();
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }

@@ -319,6 +319,9 @@ impl<'t, 's> Reading<'t, 's> {
 mod tests {
     use super::*;
 
+    /// A template of about so many words and signs.
+    type Make = fn(usize) -> String;
+
     #[test]
     fn what_a_caller_may_write() {
         for template in [
@@ -392,7 +395,7 @@ mod tests {
             check_bounds(source).map_err(|error| error.to_string())?;
             minijinja::Environment::new().template_from_str(source).map(drop).map_err(|error| error.to_string())
         };
-        let long: [(&str, fn(usize) -> String); 7] = [
+        let long: [(&str, Make); 7] = [
             ("-", |count| format!("{{{{ {}1 }}}}", "-".repeat(count))),
             ("not", |count| format!("{{{{ {}1 }}}}", "not ".repeat(count))),
             (".a", |count| format!("{{{{ input{} }}}}", ".a".repeat(count / 2))),

@@ -138,6 +138,15 @@ fn what_changes_between_the_load_of_a_start_and_its_first_look_is_taken_up() {
     second.end().exits(0);
 }
 
+/// Whatever becomes of the reloads, the others end with them.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Reloads take the locks that calls take, on other threads and in the same order.
 #[test]
 fn reloads_under_load_hold_up_nobody() {
@@ -145,13 +154,6 @@ fn reloads_under_load_hold_up_nobody() {
     let (service, address) = serve(text(project.path()));
     let over = AtomicBool::new(false);
     let answered = AtomicUsize::new(0);
-    // Whatever becomes of the reloads, the others end with them.
-    struct Ending<'a>(&'a AtomicBool);
-    impl Drop for Ending<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         let _ending = Ending(&over);
         for _ in 0..8 {

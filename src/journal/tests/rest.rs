@@ -159,7 +159,7 @@ async fn a_letter_stays_for_as_long_as_its_run_waits_for_it() {
             letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>()
         };
         journal.delete_tenant(Some("acme")).await.unwrap();
-        assert_eq!(ids().await, [waits.clone()]);
+        assert_eq!(ids().await, std::slice::from_ref(&waits));
         place.pass_ms(400 * DAY_MS);
         journal.tidy().await.unwrap();
         assert_eq!(ids().await, [waits], "nobody else could let it go on");

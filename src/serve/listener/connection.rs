@@ -154,7 +154,7 @@ async fn reading_closed(socket: &TcpStream) {
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let _ = socket;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn builder_of(settings: &ListenerSettings) -> Builder<TokioExecutor> {
