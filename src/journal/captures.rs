@@ -82,8 +82,10 @@ impl Work for PutCapture {
         let capture = &self.capture;
         let tenant = within.names.number(within.connection, capture.tenant.as_deref())?;
         let key = capture.run_id.as_deref().map(run_key);
-        let sql =
-            "INSERT INTO capture (tenant, run_id, call_id, at_ms, expires_ms, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        // It comes after the attempt: whose run or tenant was deleted meanwhile, nobody could read or delete it any more.
+        let sql = "INSERT INTO capture (tenant, run_id, call_id, at_ms, expires_ms, body) SELECT ?1, ?2, ?3, ?4, ?5, ?6
+            WHERE CASE WHEN ?2 IS NULL THEN NOT EXISTS (SELECT 1 FROM tenant_deleted WHERE tenant = ?1 AND at_ms >= ?4)
+            ELSE EXISTS (SELECT 1 FROM run WHERE run_id = ?2) END";
         let (at_ms, expires_ms) = (to_sql(capture.at_ms), to_sql(capture.expires_ms));
         let values = (tenant, key, &capture.call_id, at_ms, expires_ms, &self.body);
         within.connection.prepare_cached(sql)?.execute(values)?;

@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS];
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, TENANT_DELETED];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -99,6 +99,9 @@ CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
 
 /// Tenants take turns: each one's earliest entry is found without looking at the others'.
 const DEFERRED_TURNS: &str = "CREATE INDEX deferred_turn ON deferred (tenant, due_ms) WHERE status = 0;";
+
+/// When a tenant's data was deleted, so that what was on its way then does not come after.
+const TENANT_DELETED: &str = "CREATE TABLE tenant_deleted (tenant INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);";
 
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {

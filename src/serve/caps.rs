@@ -30,10 +30,17 @@ pub struct Caps {
     runs: Arc<Semaphore>,
     run_blocks: Arc<Semaphore>,
     runs_bytes_max: u64,
+    tenant_runs: Arc<Counts<Option<String>>>,
+    tenant_runs_max: u64,
+    tenant_run_bytes: Arc<Counts<Option<String>>>,
+    tenant_run_bytes_max: u64,
+    tenant_uploads: Arc<Counts<Option<String>>>,
+    tenant_uploads_max: u64,
+    large: Arc<Semaphore>,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
-    run_streams_max: u32,
-    key_streams_max: u32,
+    run_streams_max: u64,
+    key_streams_max: u64,
 }
 
 /// A place within a cap; dropping it gives it back.
@@ -72,10 +79,17 @@ impl Caps {
             runs: semaphore(settings.runs_live_max),
             run_blocks: blocks(settings.runs_bytes_max),
             runs_bytes_max: settings.runs_bytes_max,
+            tenant_runs: Arc::default(),
+            tenant_runs_max: settings.runs_tenant_max.into(),
+            tenant_run_bytes: Arc::default(),
+            tenant_run_bytes_max: settings.runs_tenant_bytes_max,
+            tenant_uploads: Arc::default(),
+            tenant_uploads_max: settings.uploads_tenant_max.into(),
+            large: Arc::new(Semaphore::new(large_at_once())),
             run_streams: Arc::default(),
             key_streams: Arc::default(),
-            run_streams_max: settings.streams_run_max,
-            key_streams_max: settings.streams_key_max,
+            run_streams_max: settings.streams_run_max.into(),
+            key_streams_max: settings.streams_key_max.into(),
         }
     }
 
@@ -84,9 +98,11 @@ impl Caps {
         place(&self.calls, "calls")
     }
 
-    /// A place for an upload.
-    pub fn upload(&self) -> Result<Place, Failure> {
-        place(&self.uploads, "uploads")
+    /// A place for an upload of this tenant.
+    pub fn upload(&self, tenant: Option<&str>) -> Result<UploadPlace, Failure> {
+        let of_tenant = Counts::take(&self.tenant_uploads, tenant.map(str::to_owned), 1, self.tenant_uploads_max);
+        let of_tenant = of_tenant.ok_or_else(|| Failure::busy("uploads of this tenant"))?;
+        Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_tenant })
     }
 
     /// A place for a query or an operator's act.
@@ -106,11 +122,17 @@ impl Caps {
 
     /// A place for an event stream of this run, asked for with this key.
     pub fn stream(&self, run_id: &str, key: Option<&str>) -> Result<StreamPlace, Failure> {
-        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), self.run_streams_max);
+        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), 1, self.run_streams_max);
         let of_run = of_run.ok_or_else(|| Failure::busy("watchers of this run"))?;
-        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), self.key_streams_max);
+        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), 1, self.key_streams_max);
         let of_key = of_key.ok_or_else(|| Failure::busy("streams of this key"))?;
         Ok(StreamPlace { place: place(&self.streams, "streams")?, of_run, of_key })
+    }
+
+    /// A turn for work on a large body; waited for, since each such turn is short.
+    pub async fn large(&self) -> Result<Place, Failure> {
+        let permit = Arc::clone(&self.large).acquire_owned().await;
+        Ok(Place { permit: permit.map_err(Failure::internal)? })
     }
 
     /// Room for a body that is about to be read.
@@ -118,11 +140,18 @@ impl Caps {
         BodyRoom { blocks: Arc::clone(&self.body_blocks), what: "bytes of bodies", held: None, bytes: 0 }
     }
 
-    /// A place for a run whose input has so many bytes, for as long as it is not over.
-    pub fn run(&self, input_bytes: usize) -> Result<RunPlace, Failure> {
-        if input_bytes as u64 > self.runs_bytes_max {
-            return Err(too_large(self.runs_bytes_max));
+    /// A place for a run of this tenant whose input has so many bytes, for as long as it is not over.
+    pub fn run(&self, tenant: Option<&str>, input_bytes: usize) -> Result<RunPlace, Failure> {
+        let (bytes, bytes_max) = (input_bytes as u64, self.runs_bytes_max.min(self.tenant_run_bytes_max));
+        if bytes > bytes_max {
+            return Err(too_large(bytes_max));
         }
+        let tenant = || tenant.map(str::to_owned);
+        let of_tenant = Counts::take(&self.tenant_runs, tenant(), 1, self.tenant_runs_max);
+        let of_tenant = of_tenant.ok_or_else(|| Failure::busy("live runs of this tenant"))?;
+        let bytes_of_tenant = Counts::take(&self.tenant_run_bytes, tenant(), bytes, self.tenant_run_bytes_max);
+        let bytes_of_tenant =
+            bytes_of_tenant.ok_or_else(|| Failure::busy("bytes of inputs of live runs of this tenant"))?;
         let place = place(&self.runs, "live runs")?;
         let mut room = BodyRoom {
             blocks: Arc::clone(&self.run_blocks),
@@ -131,7 +160,7 @@ impl Caps {
             bytes: 0,
         };
         room.grow(input_bytes)?;
-        Ok(RunPlace { place, room })
+        Ok(RunPlace { place, room, of_tenant, bytes_of_tenant })
     }
 }
 
@@ -142,6 +171,19 @@ pub struct RunPlace {
     place: Place,
     #[allow(dead_code, reason = "held for its drop")]
     room: BodyRoom,
+    #[allow(dead_code, reason = "held for its drop")]
+    of_tenant: Counted<Option<String>>,
+    #[allow(dead_code, reason = "held for its drop")]
+    bytes_of_tenant: Counted<Option<String>>,
+}
+
+/// An upload's places.
+#[derive(Debug)]
+pub struct UploadPlace {
+    #[allow(dead_code, reason = "held for its drop")]
+    place: Place,
+    #[allow(dead_code, reason = "held for its drop")]
+    of_tenant: Counted<Option<String>>,
 }
 
 /// Room for one body; grows with it, and is given back when it is dropped.
@@ -170,6 +212,11 @@ impl BodyRoom {
     }
 }
 
+/// Half of the processors: the other half is everybody else's.
+fn large_at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
+}
+
 fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
     let permit = Arc::clone(semaphore).try_acquire_owned().map_err(|_| Failure::busy(what))?;
     Ok(Place { permit })
@@ -177,7 +224,7 @@ fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
 
 /// Counts by name; a name without any is forgotten.
 #[derive(Debug)]
-struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u32>>);
+struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u64>>);
 
 impl<K: Eq + Hash> Default for Counts<K> {
     fn default() -> Self {
@@ -189,18 +236,19 @@ impl<K: Eq + Hash> Default for Counts<K> {
 struct Counted<K: Eq + Hash> {
     counts: Arc<Counts<K>>,
     name: K,
+    many: u64,
 }
 
 impl<K: Eq + Hash + Clone> Counts<K> {
-    fn take(counts: &Arc<Self>, name: K, max: u32) -> Option<Counted<K>> {
+    fn take(counts: &Arc<Self>, name: K, many: u64, max: u64) -> Option<Counted<K>> {
         let mut map = counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = map.entry(name.clone()).or_insert(0);
-        if *count >= max {
+        let sum = map.get(&name).copied().unwrap_or(0).saturating_add(many);
+        if sum > max {
             return None;
         }
-        *count += 1;
+        map.insert(name.clone(), sum);
         drop(map);
-        Some(Counted { counts: Arc::clone(counts), name })
+        Some(Counted { counts: Arc::clone(counts), name, many })
     }
 }
 
@@ -208,10 +256,46 @@ impl<K: Eq + Hash> Drop for Counted<K> {
     fn drop(&mut self) {
         let mut map = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = map.get_mut(&self.name) {
-            *count -= 1;
+            *count = count.saturating_sub(self.many);
             if *count == 0 {
                 map.remove(&self.name);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tenants_flood_leaves_places_to_others() {
+        let settings = ServeSettings {
+            uploads_max: 3,
+            uploads_tenant_max: 2,
+            runs_live_max: 3,
+            runs_tenant_max: 2,
+            runs_tenant_bytes_max: 10_000,
+            ..ServeSettings::default()
+        };
+        let caps = Caps::new(&settings);
+        let mut own = vec![caps.upload(Some("flood")).unwrap(), caps.upload(Some("flood")).unwrap()];
+        let refused = caps.upload(Some("flood")).unwrap_err().envelope;
+        assert_eq!((refused.http_status, refused.retry_after), (503, Some(1.0)));
+        let other = caps.upload(Some("other")).unwrap();
+        assert!(caps.upload(None).is_err(), "as many as there are");
+        own.pop();
+        let nobodys = caps.upload(None).unwrap();
+        let runs = [caps.run(Some("flood"), 10).unwrap(), caps.run(Some("flood"), 0).unwrap()];
+        assert_eq!(caps.run(Some("flood"), 0).unwrap_err().envelope.http_status, 503, "by number");
+        let wide = caps.run(Some("other"), 9_000).unwrap();
+        assert!(caps.run(None, 0).is_err(), "as many as there are");
+        drop(runs);
+        assert_eq!(caps.run(Some("other"), 1_001).unwrap_err().envelope.http_status, 503, "by bytes");
+        assert_eq!(caps.run(Some("new"), 10_001).unwrap_err().envelope.http_status, 413, "it never fits");
+        drop((own, other, nobodys, wide));
+        for counts in [&caps.tenant_uploads, &caps.tenant_runs, &caps.tenant_run_bytes] {
+            assert!(counts.0.lock().unwrap().is_empty(), "what nobody holds is forgotten");
         }
     }
 }

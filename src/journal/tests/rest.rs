@@ -9,12 +9,17 @@ use crate::{
     journal::{
         captures::{Capture, CaptureReading},
         journal::SqliteJournal,
+        ledger::FEATURES_SAID_MAX,
         operator_modes::OperatorMode,
         query::{RunFilter, TenantScope},
         settings::{JournalSettings, Retention},
-        usage::{UsageGroup, UsageQuery},
+        usage::{USAGE_LINES_MAX, UsageCursor, UsageGroup, UsageQuery},
     },
-    model::{call_log::CallRecord, reply::Usage, run::RunStatus},
+    model::{
+        call_log::{CallRecord, Counted, CountedName},
+        reply::Usage,
+        run::RunStatus,
+    },
     policy::breaker::settings::Mode,
     runtime::{
         journal::{DeadCause, DeadLetter, Journal as _, RunOwner},
@@ -106,7 +111,9 @@ async fn captures_are_read_with_a_note_and_go_in_time() {
         text: None,
         parsed: json!({ "error": "cut" }),
     };
-    whole_run(&place, &journal, place.run("r"), RunStatus::Failed).await;
+    for run_id in ["r", "s"] {
+        whole_run(&place, &journal, place.run(run_id), RunStatus::Failed).await;
+    }
     for (run_id, attempt) in [(Some("r"), 1), (Some("r"), 2), (None, 1), (Some("s"), 1)] {
         journal.put_capture(capture(run_id, attempt));
     }
@@ -220,9 +227,9 @@ async fn the_ledger_adds_up_and_stays() {
     journal.close().await;
     let journal = place.open();
     let ask = |scope: TenantScope, groups: &[UsageGroup], from_day: u64| {
-        let query = UsageQuery { scope, from_day, to_day: today, groups: groups.to_vec() };
+        let query = UsageQuery { scope, from_day, to_day: today, groups: groups.to_vec(), after: None };
         let journal = Arc::clone(&journal);
-        async move { journal.usage(query).await.unwrap() }
+        async move { journal.usage(query).await.unwrap().lines }
     };
     let lines = ask(of("acme"), &[], 0).await;
     let sums = |line: &crate::journal::usage::UsageLine| {
@@ -315,4 +322,120 @@ async fn a_tenants_data_goes_and_nobody_elses() {
         Ok(connection.query_row("SELECT count(*) FROM idempotency", [], |row| row.get::<_, i64>(0))?)
     });
     assert_eq!(keys.await, Ok(10));
+}
+
+fn said(tenant: &str, run_id: Option<&str>, at_ms: u64) -> Capture {
+    Capture {
+        tenant: Some(tenant.into()),
+        run_id: run_id.map(ToOwned::to_owned),
+        step: None,
+        agent: "draft".into(),
+        target: None,
+        call_id: "call".into(),
+        attempt: 1,
+        at_ms,
+        expires_ms: T0 + 72 * HOUR_MS,
+        prompt: json!("a walk"),
+        answer: None,
+        text: None,
+        parsed: Value::Null,
+    }
+}
+
+#[tokio::test]
+async fn captures_that_come_after_their_runs_deletion_are_not_kept() {
+    let place = Place::new();
+    let journal = place.open();
+    whole_run(&place, &journal, place.run("gone"), RunStatus::Cancelled).await;
+    accept(&journal, place.run("live")).await.unwrap();
+    journal.put_capture(said("acme", Some("gone"), T0));
+    assert_eq!(journal.delete_run(of("acme"), "gone").await, Ok(crate::journal::remove::Deletion::Done));
+    journal.put_capture(said("acme", Some("gone"), T0));
+    journal.put_capture(said("acme", Some("live"), T0));
+    assert_eq!(journal.captures_kept().await, Ok((0, 0)), "nothing of the run");
+    // The queue is in order: this reading sees what was put before it.
+    assert_eq!(journal.read_captures(of("acme"), "live", "kim").await.unwrap().len(), 1);
+    assert_eq!(journal.captures_kept().await, Ok((1, 1)));
+    // The same for a tenant: of calls that began before its data was deleted nothing comes after; what is of a live run stays.
+    journal.delete_tenant(Some("acme")).await.unwrap();
+    journal.put_capture(said("acme", None, T0));
+    journal.put_capture(said("acme", Some("live"), T0));
+    journal.put_capture(said("other", None, T0));
+    journal.put_capture(said("acme", None, T0 + 1));
+    journal.read_captures(of("acme"), "live", "kim").await.unwrap();
+    assert_eq!(journal.captures_kept().await, Ok((4, 2)), "the live run's two, and two of calls that nobody deleted");
+    place.pass_ms(8 * DAY_MS);
+    journal.tidy().await.unwrap();
+    let noted = journal.ask(|connection| {
+        Ok(connection.query_row("SELECT count(*) FROM tenant_deleted", [], |row| row.get::<_, i64>(0))?)
+    });
+    assert_eq!(noted.await, Ok(0));
+}
+
+#[tokio::test]
+async fn names_that_callers_make_up_are_bounded_by_key_and_day() {
+    let place = Place::new();
+    let journal = place.open();
+    let log = journal.usage_log();
+    let said = |feature: String, key: &str, day: u64| CallRecord {
+        feature: Some(feature),
+        caller: Some(key.to_owned()),
+        ..called("acme", "qwen", day, None)
+    };
+    let today = T0 / DAY_MS;
+    for number in 0..FEATURES_SAID_MAX + 50 {
+        log.finished(said(format!("feat{number}"), "flood", today));
+    }
+    // Another key's allowance is its own, names that are known need none, and those of before are known again.
+    log.finished(said("chat".to_owned(), "calm", today));
+    let known = Counted { feature: Some(CountedName::Known("search".to_owned())), tenant: None };
+    log.finished(CallRecord { counted: Some(known), ..said("made up".to_owned(), "flood", today) });
+    log.finished(said("feat0".to_owned(), "flood", today));
+    log.finished(said("feat240".to_owned(), "flood", today + 1));
+    journal.close().await;
+    let journal = place.open();
+    let query = UsageQuery {
+        scope: TenantScope::All,
+        from_day: today,
+        to_day: today,
+        groups: vec![UsageGroup::Feature],
+        after: None,
+    };
+    let lines = journal.usage(query.clone()).await.unwrap().lines;
+    let calls = |name: &str| {
+        lines.iter().filter(|line| line.feature.as_deref() == Some(name)).map(|line| line.calls).collect::<Vec<_>>()
+    };
+    assert_eq!(lines.len(), FEATURES_SAID_MAX + 3, "with other, chat and search");
+    assert_eq!((calls("other"), calls("chat"), calls("search")), (vec![50], vec![1], vec![1]));
+    assert_eq!((calls("feat0"), calls("feat240"), calls("made up")), (vec![2], vec![], vec![]));
+    let tomorrow = UsageQuery { from_day: today + 1, to_day: today + 1, ..query };
+    assert_eq!(journal.usage(tomorrow).await.unwrap().lines[0].feature.as_deref(), Some("feat240"));
+}
+
+#[tokio::test]
+async fn sums_beyond_one_page_are_told_and_follow() {
+    let place = Place::new();
+    let journal = place.open();
+    let log = journal.usage_log();
+    let today = T0 / DAY_MS;
+    // More lines than a page, of fewer names than pages: days times models.
+    for number in 0..=USAGE_LINES_MAX {
+        log.finished(called("acme", &format!("m{}", number % 100), today + number as u64 / 100, None));
+    }
+    journal.close().await;
+    let journal = place.open();
+    let groups = vec![UsageGroup::Day, UsageGroup::Model];
+    let query = UsageQuery { scope: of("acme"), from_day: 0, to_day: today + 200, groups: groups.clone(), after: None };
+    let first = journal.usage(query.clone()).await.unwrap();
+    assert_eq!(first.lines.len(), USAGE_LINES_MAX);
+    let cursor = first.next.unwrap().to_string();
+    for broken in ["", "x", "1", "1-2-3", "1-"] {
+        assert_eq!(UsageCursor::parse(broken, &groups), None, "{broken:?}");
+    }
+    let after = UsageCursor::parse(&cursor, &groups);
+    let rest = journal.usage(UsageQuery { after, ..query.clone() }).await.unwrap();
+    assert_eq!((rest.lines.len(), &rest.next), (1, &None));
+    assert!(!first.lines.contains(&rest.lines[0]));
+    let one = journal.usage(UsageQuery { groups: Vec::new(), ..query }).await.unwrap();
+    assert_eq!((one.lines[0].calls, one.next), (USAGE_LINES_MAX as u64 + 1, None));
 }

@@ -101,7 +101,7 @@ impl From<&StoredFile> for FileView {
     responses((status = 201, body = Uploaded), (status = 400, description = "broken form"), (status = 413, description = "too large")))]
 async fn upload(State(state): State<AppState>, caller: Caller, request: Request) -> Result<Response, Failure> {
     state.ending.check()?;
-    let _place = state.caps.upload()?;
+    let _place = state.caps.upload(caller.tenant.as_deref())?;
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let files = if kind.to_ascii_lowercase().starts_with("multipart/") {
         let form = read_form(&state, &caller, request).await?;
@@ -114,15 +114,16 @@ async fn upload(State(state): State<AppState>, caller: Caller, request: Request)
     Ok((StatusCode::CREATED, axum::Json(Uploaded { first, data })).into_response())
 }
 
-/// Files have bounds of their own, in the store: that of other bodies does not hold for them.
-pub(super) fn let_files_in(request: &Request) {
+/// Files have bounds of their own, in the store: that of other bodies does not hold for them. In turn they must come faster.
+pub(super) fn let_files_in(state: &AppState, request: &Request) {
     if let Some(bytes_max) = request.extensions().get::<BodyBytesMax>() {
         bytes_max.raise(u64::MAX);
+        bytes_max.hurry(state.settings.upload_bytes_per_second_min);
     }
 }
 
 async fn take_raw(state: &AppState, caller: &Caller, request: Request) -> Result<StoredFile, Failure> {
-    let_files_in(&request);
+    let_files_in(state, &request);
     let store = state.files().await?;
     let name = request.headers().get(FILE_NAME).map(|name| decoded(name.as_bytes())).unwrap_or_default();
     let mut upload = store.upload(caller.tenant.clone(), &name).await?;
