@@ -180,8 +180,9 @@ async fn no_figure_breaks_the_ledger() {
     let today = T0 / DAY_MS;
     let huge = Some(Usage { prompt_tokens: i64::MAX as u64, output_tokens: u64::MAX, ..Usage::default() });
     let ask = async |journal: &Arc<SqliteJournal>| {
-        let query = UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: Vec::new() };
-        let lines = journal.usage(query).await.unwrap();
+        let query =
+            UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: Vec::new(), after: None };
+        let lines = journal.usage(query).await.unwrap().lines;
         lines.iter().map(|line| (line.calls, line.prompt_tokens, line.output_tokens)).collect::<Vec<_>>()
     };
     let most = 1 << 53;
