@@ -29,6 +29,7 @@ use watertight::{
         handle::AgentHandle,
         ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate},
         settings::{AgentSettings, ProviderSettings},
+        token_count::TokenCounter,
     },
 };
 
@@ -136,7 +137,8 @@ impl Backend for Model {
 
     fn estimate(&self, asked: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
         let output_max = Some(tokens(&asked.input, "output_max"));
-        Some(TokenEstimate { prompt: tokens(&asked.input, "prompt"), output_max })
+        let prompt = tokens(&asked.input, "prompt");
+        Some(TokenEstimate { prompt, output_max, counter: TokenCounter::Letters })
     }
 }
 

@@ -123,7 +123,11 @@ impl Backends {
 /// Prices, and how answers are guessed. Where tokens are counted, the vocabularies are loaded now and not by the first call.
 fn spending_of(settings: &Settings) -> SpendingSettings {
     let table = &settings.spending;
-    let spending = SpendingSettings { output_tokens_assumed: table.output_tokens, prices: table.prices.clone() };
+    let spending = SpendingSettings {
+        output_tokens_assumed: table.output_tokens,
+        prices: table.prices.clone(),
+        currency: table.currency.as_deref().map(Arc::from),
+    };
     if settings.counts_tokens() {
         let models = settings.agents.iter().filter_map(|agent| agent.settings.model.as_deref());
         models.map(Vocabulary::of_model).for_each(Vocabulary::load);

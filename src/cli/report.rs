@@ -7,7 +7,7 @@ use super::{exit::Stop, run_command::print, say::say};
 use crate::{
     model::{
         envelope::{Envelope, ErrorCode},
-        run::{RunRecord, RunStatus, StepRecord, StepStatus},
+        run::{RunRecord, RunStatus, RunTokens, StepRecord, StepStatus},
     },
     settings::load::Settings,
 };
@@ -29,10 +29,29 @@ pub(super) fn show(record: &RunRecord, settings: &Settings) -> Result<(), Stop> 
     if let Some(output) = &record.output {
         print(&as_text(output))?;
     }
-    for line in problem_lines(record).into_iter().chain(degraded_lines(record)).chain(failed_lines(record, settings)) {
+    let lines = problem_lines(record).into_iter().chain(degraded_lines(record)).chain(failed_lines(record, settings));
+    for line in lines.chain(spent_line(record)) {
         say(&line);
     }
     Ok(())
+}
+
+/// What the run cost, where prices are known.
+fn spent_line(record: &RunRecord) -> Option<String> {
+    let cost = cost_in_words(record)?;
+    Some(format!("watertight: used {}, which cost {cost}", tokens_in_words(record.tokens)))
+}
+
+/// Tokens, as a person reads them.
+pub(super) fn tokens_in_words(tokens: RunTokens) -> String {
+    let about = if tokens.estimated { "about " } else { "" };
+    format!("{about}{} + {} tokens", tokens.prompt, tokens.output)
+}
+
+/// The cost with its money; `None` where no price is known.
+pub(super) fn cost_in_words(record: &RunRecord) -> Option<String> {
+    let cost = record.cost?;
+    Some(record.currency.as_deref().map_or_else(|| cost.to_string(), |currency| format!("{cost} {currency}")))
 }
 
 /// A post as it is, a text as it is, anything else as JSON.

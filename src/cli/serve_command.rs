@@ -25,7 +25,7 @@ use super::{
     say::say,
     serve_end::{Leaving, end},
     storage::{self, file_settings, journal_settings, listener_settings},
-    told_to_stop::told_to_stop,
+    told_to_stop::{outlive_file_size_limit, told_to_stop},
 };
 use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal, settings::JournalSettings},
@@ -68,6 +68,7 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
+    outlive_file_size_limit();
     let reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
@@ -246,7 +247,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     }
     let journal = open_journal(opened, wait).await?;
     let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
-    let logs = CallLogs { ledger: journal.usage_log(), file: log.map(Arc::clone) };
+    let logs = CallLogs { ledger: journal.usage_log(settings.spending.currency.as_deref()), file: log.map(Arc::clone) };
     let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
     let around = |agent: &_, backend| giver.around(agent, backend);

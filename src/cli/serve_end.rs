@@ -9,6 +9,9 @@ use crate::serve::{handover::offer::Handover, listener::server::Listening, state
 /// Connections that were taken in just now have so long to say what they want, and are served like all before them.
 const SETTLING: Duration = Duration::from_millis(100);
 
+/// So long before grace is over those who still wait are told that there is no answer; a quarter of a shorter grace.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// For whom.
 pub(super) enum Leaving {
     /// Told to stop.
@@ -29,6 +32,7 @@ pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving
 
 async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
     let grace = state.settings.grace;
+    let last_words = grace.saturating_sub(LAST_WORDS.min(grace / 4));
     state.ending.leaving.cancel();
     drop(listening.stop_accepting().await);
     tokio::time::sleep(SETTLING).await;
@@ -38,7 +42,7 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
     state.ending.closing_streams.cancel();
     let runs = async {
         if let Some(running) = state.door.now() {
-            running.runtime.leave_runs(grace).await;
+            running.runtime.leave_runs(last_words).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {
@@ -46,5 +50,19 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
         }
     };
     // Calls that need no journal go on beside that, as long as grace lasts.
-    tokio::join!(runs, listening.close(grace));
+    let ended = async { tokio::join!(runs, listening.close(grace)) };
+    tokio::select! {
+        _ = ended => {}
+        () = say_last_words(state, last_words) => {}
+    }
+}
+
+/// Lets nobody go without an answer who waits for one when grace ends. Never returns.
+async fn say_last_words(state: &AppState, after: Duration) {
+    tokio::time::sleep(after).await;
+    if let Some(running) = state.door.now() {
+        running.runtime.abort_calls();
+    }
+    state.ending.last_words.cancel();
+    std::future::pending().await
 }

@@ -153,6 +153,10 @@ mod tests {
     async fn a_full_queue_makes_nobody_wait() {
         let folder = tempfile::tempdir().unwrap();
         let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
+        let run =
+            "INSERT INTO run (run_id, tenant, feature, workflow, status, number, generation, created_ms, deadline_ms)
+             VALUES ('r', 0, 0, 0, 0, 0, 0, 0, 0)";
+        assert_eq!(journal.write(move |within| Ok(within.connection.execute(run, [])?)).await, Ok(1));
         let writer = CaptureWriter::start(Arc::clone(&journal), Duration::from_millis(7)).unwrap();
         let gate = Arc::new(Mutex::new(()));
         let closed = gate.lock().unwrap();

@@ -42,6 +42,8 @@ pub(super) fn give_up(within: &mut Within<'_>, unreadable: &Unreadable) -> Resul
         ended_ms: Some(ended_ms),
         duration_ms: Some(ended_ms.saturating_sub(from_sql(created_ms))),
         tokens: RunTokens::default(),
+        cost: None,
+        currency: None,
         output: None,
         steps: Vec::new(),
         degraded: Vec::new(),

@@ -108,9 +108,9 @@ impl SqliteJournal {
         &self.settings
     }
 
-    /// The usage ledger as a call log.
-    pub fn usage_log(&self) -> Arc<UsageLog> {
-        Arc::new(UsageLog(Arc::clone(&self.ledger)))
+    /// The usage ledger as a call log whose costs are of this money.
+    pub fn usage_log(&self, currency: Option<&str>) -> Arc<UsageLog> {
+        Arc::new(UsageLog { ledger: Arc::clone(&self.ledger), currency: currency.map(Arc::from) })
     }
 
     /// A page of runs.

@@ -34,6 +34,8 @@ pub(super) struct Key {
     feature: Option<String>,
     agent: String,
     model: Option<String>,
+    /// The money of its cost, where it has one.
+    currency: Option<Arc<str>>,
 }
 
 /// What a line says.
@@ -135,9 +137,10 @@ impl Ledger {
     }
 
     /// Adds a call up.
-    pub(super) fn add(&self, record: CallRecord) {
+    fn add(&self, record: CallRecord, currency: Option<&Arc<str>>) {
         let sums = Sums::of(&record);
         let day = record.ts_ms / DAY_MS;
+<<<<<<< HEAD
         let CallRecord { agent, tenant, feature, model, caller, counted, .. } = record;
         let as_said = || Counted { tenant: tenant.map(CountedName::Said), feature: feature.map(CountedName::Said) };
         let counted = counted.unwrap_or_else(as_said);
@@ -146,6 +149,11 @@ impl Ledger {
             said.counted(day, caller.as_deref(), counted)
         };
         self.put(Key { day, tenant, feature, agent, model }, &sums);
+=======
+        let CallRecord { agent, tenant, feature, model, .. } = record;
+        let currency = sums.cost.and(currency).map(Arc::clone);
+        self.put(Key { day, tenant, feature, agent, model, currency }, &sums);
+>>>>>>> main
     }
 
     fn put(&self, key: Key, sums: &Sums) {
@@ -174,13 +182,16 @@ impl Ledger {
     }
 }
 
-/// A ledger as the runtime's call log.
+/// A ledger as the runtime's call log; costs are of this money.
 #[derive(Debug, Clone)]
-pub struct UsageLog(pub(super) Arc<Ledger>);
+pub struct UsageLog {
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) currency: Option<Arc<str>>,
+}
 
 impl CallLog for UsageLog {
     fn finished(&self, record: CallRecord) {
-        self.0.add(record);
+        self.ledger.add(record, self.currency.as_ref());
     }
 }
 
@@ -190,8 +201,9 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
         let mut number = |text: Option<&str>| within.names.number(within.connection, text);
         let (tenant, feature) = (number(key.tenant.as_deref())?, number(key.feature.as_deref())?);
         let (agent, model) = (number(Some(&key.agent))?, number(key.model.as_deref())?);
+        let currency = number(key.currency.as_deref())?;
         let mut statement = within.connection.prepare_cached(&format!(
-            "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+            "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO UPDATE SET calls = calls + ?6, failures = failures + ?7, refusals = refusals + ?8,
              prompt_tokens = min(CAST(prompt_tokens AS INTEGER) + ?9, {SUM_MAX}),
              output_tokens = min(CAST(output_tokens AS INTEGER) + ?10, {SUM_MAX}), estimated = max(estimated, ?11),
@@ -211,6 +223,7 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
             sums.estimated,
             // Whole billionths in a column of real numbers, where they are exact up to nine million units.
             sums.cost.map(|cost| cost.nanos() as f64),
+            currency,
         ))?;
     }
     Ok(())

@@ -195,8 +195,8 @@ pub(super) fn expire_rest(within: &mut Within<'_>, retention: &Retention, max: u
     }
     if let Some(keep) = retention.usage {
         let day = to_sql(within.now_ms.saturating_sub(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX)) / DAY_MS);
-        let sql = "DELETE FROM usage WHERE (day, tenant, feature, agent, model) IN
-            (SELECT day, tenant, feature, agent, model FROM usage WHERE day < ?1 LIMIT ?2)";
+        let sql = "DELETE FROM usage WHERE (day, tenant, feature, agent, model, currency) IN
+            (SELECT day, tenant, feature, agent, model, currency FROM usage WHERE day < ?1 LIMIT ?2)";
         delete(sql, day)?;
     }
     Ok(done)

@@ -25,7 +25,11 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
+<<<<<<< HEAD
 const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, TENANT_DELETED];
+=======
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES];
+>>>>>>> main
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -99,6 +103,17 @@ CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
 
 /// Tenants take turns: each one's earliest entry is found without looking at the others'.
 const DEFERRED_TURNS: &str = "CREATE INDEX deferred_turn ON deferred (tenant, due_ms) WHERE status = 0;";
+/// Costs of different money stand on lines of their own, so that nobody adds them up.
+const CURRENCIES: &str = "
+CREATE TABLE usage_by_currency (
+    day INTEGER NOT NULL, tenant INTEGER NOT NULL, feature INTEGER NOT NULL, agent INTEGER NOT NULL, model INTEGER NOT NULL,
+    calls INTEGER NOT NULL, failures INTEGER NOT NULL, refusals INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL, cost REAL, currency INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, feature, agent, model, currency)) WITHOUT ROWID;
+INSERT INTO usage_by_currency SELECT *, 0 FROM usage;
+DROP TABLE usage;
+ALTER TABLE usage_by_currency RENAME TO usage;
+";
 
 /// When a tenant's data was deleted, so that what was on its way then does not come after.
 const TENANT_DELETED: &str = "CREATE TABLE tenant_deleted (tenant INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);";

@@ -95,8 +95,22 @@ pub struct UsageLine {
     pub output_tokens: u64,
     /// True if any of the tokens were counted by us and not told by the server.
     pub estimated: bool,
-    /// `None` where no price is known; where it is of some of them, their sum.
+    /// `None` where no price is known; where it is of some of them, their sum. `None` as well where they are of several currencies.
     pub cost: Option<Cost>,
+    /// The money of `cost`, as it was configured when it was spent; `None` where it was not.
+    pub currency: Option<String>,
+    /// Where costs are of several currencies: each apart, since no sum of them means anything.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<CostIn>,
+}
+
+/// A cost in one currency.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct CostIn {
+    /// The currency; `None` where none was configured.
+    pub currency: Option<String>,
+    /// The sum.
+    pub cost: Cost,
 }
 
 const COLUMNS: [(UsageGroup, &str); 5] = [
@@ -125,6 +139,7 @@ impl SqliteJournal {
             let mut rows = statement.query(rusqlite::params_from_iter(values))?;
             let (mut lines, mut last) = (Vec::new(), Vec::new());
             while let Some(row) = rows.next()? {
+<<<<<<< HEAD
                 // One more than a page holds tells that there is a next one.
                 if lines.len() == USAGE_LINES_MAX {
                     return Ok(UsagePage { lines, next: Some(UsageCursor(last)) });
@@ -133,6 +148,20 @@ impl SqliteJournal {
                 last = places(row, &query.groups)?;
             }
             Ok(UsagePage { lines, next: None })
+=======
+                let next = line(connection, row, &query.groups)?;
+                // Costs of other money than before, of the same group.
+                if let Some(last) = lines.last_mut().filter(|last| next.is_of_group(last)) {
+                    last.add(next);
+                } else if lines.len() < USAGE_LINES_MAX {
+                    lines.push(next);
+                } else {
+                    break;
+                }
+            }
+            lines.iter_mut().for_each(UsageLine::sum_up);
+            Ok(lines)
+>>>>>>> main
         })
         .await
     }
@@ -151,6 +180,7 @@ fn places(row: &rusqlite::Row<'_>, groups: &[UsageGroup]) -> Result<Vec<i64>, Fa
 /// `after` = so many values say where the page before ended.
 fn sql(groups: &[UsageGroup], after: usize) -> String {
     let columns = COLUMNS.map(|(group, column)| if groups.contains(&group) { column } else { "0" });
+<<<<<<< HEAD
     let by = columns_of(groups);
     let beyond = if after == 0 {
         String::new()
@@ -163,14 +193,24 @@ fn sql(groups: &[UsageGroup], after: usize) -> String {
     } else {
         (format!("GROUP BY {}", by.join(", ")), format!("ORDER BY {}", by.join(", ")))
     };
+=======
+    let asked = COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column);
+    let by: Vec<&str> = asked.chain(["currency"]).collect();
+    let (columns, by) = (columns.join(", "), by.join(", "));
+>>>>>>> main
     // Whole as far as numbers are, whatever an older version let into a line.
     let tokens = |column: &str| format!("CAST(min(total({column}), {SUM_MAX}) AS INTEGER)");
     let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
+<<<<<<< HEAD
         "SELECT {}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost)
          FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) {beyond} {group} {order} LIMIT {}",
         columns.join(", "),
         USAGE_LINES_MAX + 1
+=======
+        "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
+          FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
+>>>>>>> main
     )
 }
 
@@ -189,8 +229,40 @@ fn line(connection: &rusqlite::Connection, row: &rusqlite::Row<'_>, groups: &[Us
         prompt_tokens: count(8)?,
         output_tokens: count(9)?,
         estimated: row.get(10)?,
-        cost: row.get::<_, Option<f64>>(11)?.map(cost_of),
+        cost: None,
+        currency: None,
+        costs: match row.get::<_, Option<f64>>(11)? {
+            Some(nanos) => vec![CostIn { currency: name(12)?, cost: cost_of(nanos) }],
+            None => Vec::new(),
+        },
     })
+}
+
+impl UsageLine {
+    /// Whether it is about the same, but for its money.
+    fn is_of_group(&self, other: &Self) -> bool {
+        let group =
+            |line: &Self| (line.day, line.tenant.clone(), line.feature.clone(), line.agent.clone(), line.model.clone());
+        group(self) == group(other)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.failures = self.failures.saturating_add(other.failures);
+        self.refusals = self.refusals.saturating_add(other.refusals);
+        self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+        self.estimated |= other.estimated;
+        self.costs.extend(other.costs);
+    }
+
+    /// Costs of one currency are the line's cost.
+    fn sum_up(&mut self) {
+        if let [CostIn { currency, cost }] = &mut self.costs[..] {
+            (self.currency, self.cost) = (currency.take(), Some(*cost));
+            self.costs.clear();
+        }
+    }
 }
 
 /// Whole billionths, as they are written.

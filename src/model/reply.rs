@@ -7,6 +7,26 @@ use serde_json::Value;
 
 use super::{cost::Cost, facts::Ending};
 
+/// With what tokens were counted that nobody told; the rougher is the greater.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountedBy {
+    /// A vocabulary of the model's family.
+    Vocabulary,
+    /// The letters of the text: right to about a third.
+    Letters,
+}
+
+impl CountedBy {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Vocabulary => "vocabulary",
+            Self::Letters => "letters",
+        }
+    }
+}
+
 /// Tokens of one attempt, call or run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
@@ -22,6 +42,9 @@ pub struct Usage {
     /// True where the server told nothing and the numbers were counted by us.
     #[serde(default)]
     pub estimated: bool,
+    /// With what they were counted, where they were; the rougher way where there were two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_by: Option<CountedBy>,
     /// What they cost; `None` where no price is known, which is not the same as nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
@@ -41,7 +64,19 @@ impl Usage {
             cached_tokens: self.cached_tokens.saturating_add(other.cached_tokens),
             output_tokens: self.output_tokens.saturating_add(other.output_tokens),
             estimated: self.estimated || other.estimated,
+            counted_by: self.counted_by.max(other.counted_by),
             cost: Cost::sum(self.cost, other.cost),
+        }
+    }
+
+    /// The same with no number beyond `tokens`: what a server tells may be nonsense.
+    #[must_use]
+    pub fn at_most(self, tokens: u64) -> Self {
+        Self {
+            prompt_tokens: self.prompt_tokens.min(tokens),
+            cached_tokens: self.cached_tokens.min(tokens),
+            output_tokens: self.output_tokens.min(tokens),
+            ..self
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{envelope::Envelope, reply::Usage};
+use super::{cost::Cost, envelope::Envelope, reply::Usage};
 
 /// Where a run stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -177,6 +177,12 @@ pub struct StepRecord {
     pub refusals: Vec<RefusalRecord>,
     /// What was done instead, if anything was.
     pub degraded: Option<Degradation>,
+    /// Tokens of all its attempts; left out where it used none that are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<RunTokens>,
+    /// What they cost; left out where no price is known, which is not the same as nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
     /// The error, if it ended with one.
     pub error: Option<Envelope>,
     /// The output, if it has one.
@@ -232,6 +238,12 @@ pub struct RunRecord {
     pub duration_ms: Option<u64>,
     /// Tokens of all steps.
     pub tokens: RunTokens,
+    /// What they cost, as far as prices are known; left out where none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// The money of all costs, as it was configured when the run was accepted; only beside a cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<String>,
     /// What the workflow's `output` says, once completed.
     pub output: Option<Value>,
     /// Every step, in the workflow's order.

@@ -4,6 +4,7 @@
 mod account;
 pub mod accounts;
 pub mod draw;
+pub mod told;
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -142,7 +142,13 @@ impl Runtime {
         let created_ms = shared.clock.unix_ms(created);
         let run_id = uuid::Uuid::now_v7().to_string();
         let unix_zero_ms = shared.clock.unix_ms(Timestamp::ZERO);
-        let seed = RunSeed { run_id: run_id.clone(), created, deadline: new.deadline, unix_zero_ms };
+        let seed = RunSeed {
+            run_id: run_id.clone(),
+            created,
+            deadline: new.deadline,
+            unix_zero_ms,
+            currency: shared.tokens.currency(),
+        };
         let plan = RunPlan::new(Arc::clone(&new.workflow), &new.input, seed)?;
         let plan = plan.with_seeds(beginning.seeds.clone()).journaled();
         let accepted = Arc::new(RunAccepted {
@@ -216,6 +222,7 @@ impl Runtime {
             created,
             deadline: Some(moment(accepted.deadline_ms).since(created)),
             unix_zero_ms,
+            currency: self.shared.tokens.currency(),
         };
         let workflow = || Arc::clone(&accepted.workflow);
         let open = open_calls(&accepted.workflow, &events);

@@ -20,6 +20,7 @@ use super::{
     permit::Permit,
     ports::{AttemptRequest, Progress},
     spending::Spending,
+    spent::spent_unasked,
     supervisor::SupervisorMessage,
     warming::Sight,
 };
@@ -157,7 +158,7 @@ impl Call {
             }
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
-            let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
+            let progress = self.progress(&watchers);
             if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
                 return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
             }
@@ -165,7 +166,7 @@ impl Call {
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
             self.under_way = None;
             capture::settle(&self.shared, &self.agent, request, &progress, &result);
-            let failure = match self.note(result, &progress) {
+            let failure = match self.note(result, request, &progress) {
                 Ok(reply) => return (Ok(reply), None),
                 Err(failure) => failure,
             };
@@ -195,6 +196,15 @@ impl Call {
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
     }
 
+    /// The progress of an attempt that begins now.
+    fn progress(&self, watchers: &Watchers) -> Progress {
+        let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
+        match &self.spending {
+            Some(spending) => progress.counting(spending.tally()),
+            None => progress,
+        }
+    }
+
     /// A watcher that is slow or gone misses it; the record of the call has it all the same.
     fn tell_retried(&self, watcher: Option<&mpsc::Sender<AttemptRecord>>) {
         if let (Some(watcher), Some(record)) = (watcher, self.records.last()) {
@@ -210,10 +220,14 @@ impl Call {
         let failure = AttemptFailure::new(Ending::Restarted, "the attempt's task panicked");
         // What was passed on by then, nobody knows either.
         self.committed = true;
-        // ... nor what it used: it counts as it was reserved.
-        self.spending = None;
+        let spending = self.spending.take();
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
+            // ... nor what it used: it counts as it was reserved.
+            let lost = spending.and_then(|spending| spending.lose(took.1.since(started)));
+            if let Some(usage) = lost {
+                self.usage = Some(self.usage.unwrap_or_default().plus(usage));
+            }
             self.records.push(attempt_record(&self.shared, &self.agent, took, Some(&failure), None));
         }
         failure
@@ -275,7 +289,12 @@ impl Call {
     }
 
     /// Writes an attempt down: its record, its slowness, its tokens.
-    fn note(&mut self, result: Result<Reply, AttemptFailure>, progress: &Progress) -> Result<Reply, AttemptFailure> {
+    fn note(
+        &mut self,
+        result: Result<Reply, AttemptFailure>,
+        request: &AttemptRequest,
+        progress: &Progress,
+    ) -> Result<Reply, AttemptFailure> {
         let result = self.see_model(result, progress);
         let now = self.shared.now();
         let elapsed = now.since(progress.started());
@@ -296,12 +315,14 @@ impl Call {
             ending: with_far_reset(failure.ending.clone(), failure.retry_after, agent.settings.retry.retry_wait_max),
             ..failure
         });
-        let (status, failure, usage) = match &result {
-            Ok(reply) => (reply.status, None, reply.usage),
-            Err(failure) => (failure.status, Some(failure), failure.usage),
+        let (status, failure) = match &result {
+            Ok(reply) => (reply.status, None),
+            Err(failure) => (failure.status, Some(failure)),
         };
-        let settle = |spending: &mut Box<Spending>| spending.settle(&result, progress, elapsed);
-        let usage = self.spending.as_mut().map_or(usage, settle);
+        let usage = match &mut self.spending {
+            Some(spending) => spending.settle(&result, progress, elapsed),
+            None => spent_unasked(agent, request, &result, progress),
+        };
         if agent.provider.adaptive.is_some() {
             let ending = failure.map_or(&Ending::Success, |failure| &failure.ending);
             self.told.push(Told::of(ending, progress, usage, now));

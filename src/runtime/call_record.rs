@@ -80,6 +80,30 @@ pub(crate) fn logged_call(
     }
 }
 
+/// Work that was done outside under our guards. Nobody told what it used.
+pub(crate) fn logged_work(
+    shared: &Shared,
+    agent: &AgentCore,
+    (started, ended): (Timestamp, Timestamp),
+    ending: &Ending,
+    caller: &Caller,
+) -> CallRecord {
+    let failure = (*ending != Ending::Success).then(|| AttemptFailure::new(ending.clone(), String::new()));
+    let envelope = failure.map(|failure| failure_envelope(&failure, "", agent.keyed, 1));
+    let status = match ending {
+        Ending::Status { status, .. } => Some(*status),
+        Ending::Success => Some(200),
+        _ => None,
+    };
+    CallRecord {
+        duration_ms: u64::try_from(ended.since(started).as_millis()).unwrap_or(u64::MAX),
+        status,
+        cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
+        call_id: Some(uuid::Uuid::now_v7().to_string()),
+        ..common(shared, agent, started, envelope.as_ref(), caller)
+    }
+}
+
 /// A call that a guard refused.
 pub(crate) fn logged_refusal(shared: &Shared, agent: &AgentCore, envelope: &Envelope, caller: &Caller) -> CallRecord {
     CallRecord { status: Some(envelope.http_status), ..common(shared, agent, shared.now(), Some(envelope), caller) }

@@ -226,6 +226,11 @@ impl Runtime {
         self.freeze_runs(JOURNAL_PATIENCE).await;
     }
 
+    /// Ends every call that is still under way with `SHUTTING_DOWN`, streams with an error event. Durable runs stand still from here on.
+    pub fn abort_calls(&self) {
+        self.shared.aborting.cancel();
+    }
+
     /// Stops: refuses new calls, lets those in flight end for `grace`, then aborts them.
     pub async fn stop(self, grace: Duration) {
         if self.shared.journal.is_some() {

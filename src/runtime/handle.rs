@@ -96,7 +96,7 @@ impl AgentHandle {
     /// Calls the agent at its own targets: one outcome, after as many attempts as its retry plan allows. Refused at once if any guard
     /// refuses. Dropping the future cancels the call and aborts what is under way upstream.
     pub(crate) async fn call_once(&self, mut request: CallRequest) -> Result<CallReply, CallError> {
-        show_asked(&self.shared, &mut request);
+        show_asked(&self.shared, &self.agent, &mut request);
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
             Err(refusal) => self

@@ -30,6 +30,7 @@ pub mod reload;
 pub mod run_handle;
 pub mod settings;
 pub mod spending;
+pub mod tally;
 pub mod token_count;
 
 pub mod book;
@@ -67,6 +68,7 @@ mod run_gates;
 mod run_log;
 mod run_table;
 mod shielded;
+pub(crate) mod spent;
 mod step_line;
 mod stopping;
 mod sync;

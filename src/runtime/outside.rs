@@ -6,9 +6,11 @@ use std::{sync::Arc, time::Duration};
 use super::{
     adaptive::Told,
     call::{CallContext, CallError},
+    call_record::{Caller, logged_work},
     handle::AgentHandle,
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    shielded::shielded,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::model::{
@@ -23,6 +25,7 @@ pub struct Admission {
     permit: Option<Permit>,
     started: Timestamp,
     aged: bool,
+    caller: Caller,
     /// Something of the answer has come: whoever leaves now leaves nobody who is silent.
     has_content: bool,
 }
@@ -37,7 +40,13 @@ impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
         let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
-        Ok(Admission { started: self.shared.now(), permit: Some(permit), aged: false, has_content: false })
+        Ok(Admission {
+            started: self.shared.now(),
+            permit: Some(permit),
+            aged: false,
+            caller: Caller::of(context),
+            has_content: false,
+        })
     }
 
     /// How long a piece of work may take at all.
@@ -89,6 +98,7 @@ impl Admission {
         }
         let shared = Arc::clone(&permit.shared);
         let at = shared.now_or(self.started);
+        let logged = (Arc::clone(&permit.agent), ending.clone());
         let slow = at.since(self.started) > permit.agent.settings.breaker.slow_call;
         let told = match &permit.agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, at)],
@@ -97,6 +107,11 @@ impl Admission {
         let facts = Facts { agent: permit.agent.index, ending, slow, told, at, permit: permit.hand_over() };
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
+        if let Some(log) = &shared.call_log {
+            let (agent, ending) = logged;
+            // This may be a drop, and whoever keeps the log is somebody else.
+            shielded(|| log.finished(logged_work(&shared, &agent, (self.started, at), &ending, &self.caller)));
+        }
     }
 }
 

@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 use super::{
     capture::CaptureSlot,
     relay::{Relay, RelayKind},
+    tally::Tally,
+    token_count::TokenCounter,
 };
 use crate::model::{
     call_log::CallRecord,
@@ -160,6 +162,7 @@ pub struct Progress {
     /// The model had to be loaded for it.
     loads: AtomicBool,
     deltas: Option<mpsc::Sender<String>>,
+    tally: Arc<Tally>,
 }
 
 #[derive(Clone)]
@@ -181,7 +184,21 @@ impl Progress {
             pieces: AtomicU64::new(0),
             loads: AtomicBool::new(false),
             deltas,
+            tally: Arc::default(),
         }
+    }
+
+    /// The same with another way to count its tokens.
+    #[must_use]
+    pub fn counting(mut self, tally: Tally) -> Self {
+        self.tally = Arc::new(tally);
+        self
+    }
+
+    /// What was heard of the model so far, for whoever must count its tokens. An adapter tells it all text that the model puts out,
+    /// beside [`Progress::content`] or [`Progress::output_came`].
+    pub fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// A piece of content arrived. Waits while the listener is slow (the socket's own flow control then slows the sender);
@@ -275,11 +292,13 @@ pub struct TokenEstimate {
     pub prompt: u64,
     /// The most that an answer may have, where the request says so.
     pub output_max: Option<u64>,
+    /// What the prompt was counted with; the answer is counted so too, if nobody tells its tokens.
+    pub counter: TokenCounter,
 }
 
 impl TokenEstimate {
     /// Of work that no model does.
-    pub const NONE: Self = Self { prompt: 0, output_max: Some(0) };
+    pub const NONE: Self = Self { prompt: 0, output_max: Some(0), counter: TokenCounter::Letters };
 }
 
 /// What a provider said with its last answer of what it still allows.

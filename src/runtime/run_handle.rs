@@ -70,6 +70,7 @@ impl Runtime {
             created,
             deadline: request.deadline,
             unix_zero_ms: shared.clock.unix_ms(crate::model::clock::Timestamp::ZERO),
+            currency: shared.tokens.currency(),
         };
         let plan = RunPlan::new(request.workflow, &request.input, seed)?;
         let RunRequest { context, .. } = request;

@@ -9,14 +9,16 @@ use super::{
     core::{AgentCore, Shared, lock},
     engine::Runtime,
     metric,
-    ports::{Asked, Progress, TokenEstimate},
+    ports::{Asked, Progress, TokenEstimate, VendorBudget},
     refusal::Refusal,
     settings::ProviderSettings,
     shielded::shielded,
+    spent::{Guess, count_guess, rough_estimate, spent},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    tally::Tally,
     token_count::TokenCounter,
 };
 use crate::{
@@ -34,14 +36,13 @@ use crate::{
             WINDOW,
             accounts::{Accounts, Found, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
+            told::ToldBudgets,
         },
     },
 };
 
 /// Tokens that an answer is taken for where neither request nor agent says how long it may be, unless configured.
 pub const OUTPUT_TOKENS_ASSUMED: u64 = 1_024;
-/// A text inside an input is looked for so deep.
-const INPUT_DEPTH_MAX: usize = 32;
 
 /// Token budgets and prices, as configured. Budgets of features and tenants stand with their compartments.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,11 +51,13 @@ pub struct SpendingSettings {
     pub output_tokens_assumed: u64,
     /// Prices by target (`provider/model`).
     pub prices: HashMap<String, Price>,
+    /// Which money prices are in; of a runtime the first one holds, since costs are added up.
+    pub currency: Option<Arc<str>>,
 }
 
 impl Default for SpendingSettings {
     fn default() -> Self {
-        Self { output_tokens_assumed: OUTPUT_TOKENS_ASSUMED, prices: HashMap::new() }
+        Self { output_tokens_assumed: OUTPUT_TOKENS_ASSUMED, prices: HashMap::new(), currency: None }
     }
 }
 
@@ -62,12 +65,17 @@ impl Default for SpendingSettings {
 pub(crate) struct TokenBook {
     /// False where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
     is_asked: AtomicBool,
+    /// True while a vendor's word holds for a provider that has no budget of ours.
+    is_told: AtomicBool,
+    /// The money of all costs.
+    currency: Option<Arc<str>>,
     /// Written by callers, by attempts that end and by a reload.
     state: Mutex<State>,
 }
 
 struct State {
     accounts: Accounts,
+    told: ToldBudgets,
     settings: Arc<SpendingSettings>,
 }
 
@@ -77,8 +85,10 @@ impl TokenBook {
         compartments: &CompartmentSettings,
         providers: &[ProviderSettings],
     ) -> Self {
-        let state = State { accounts: Accounts::default(), settings: Arc::default() };
-        let book = Self { is_asked: AtomicBool::new(false), state: Mutex::new(state) };
+        let state = State { accounts: Accounts::default(), told: ToldBudgets::default(), settings: Arc::default() };
+        let (is_asked, is_told) = (AtomicBool::new(false), AtomicBool::new(false));
+        let currency = settings.currency.clone();
+        let book = Self { is_asked, is_told, currency, state: Mutex::new(state) };
         book.configure(settings, compartments, providers);
         book
     }
@@ -97,13 +107,36 @@ impl TokenBook {
         let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
         let mut state = lock(&self.state);
         state.accounts.configure(compartments, &providers);
+        let is_without =
+            |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_none());
+        state.told.keep(is_without);
         state.settings = Arc::new(settings);
         self.is_asked.store(is_asked, Ordering::Release);
     }
 
+    /// The money of all costs.
+    pub(crate) fn currency(&self) -> Option<Arc<str>> {
+        self.currency.clone()
+    }
+
     /// Whether a call's size matters to anybody.
     fn is_asked(&self) -> bool {
-        self.is_asked.load(Ordering::Acquire)
+        self.is_asked.load(Ordering::Acquire) || self.is_told.load(Ordering::Acquire)
+    }
+
+    /// Takes in what an agent's vendor said of its own budget since it was asked last.
+    fn hear(&self, agent: &AgentCore, now: Timestamp) {
+        if let Some(word) = agent.backend.vendor_budget() {
+            self.hear_word(&mut lock(&self.state), &agent.settings.provider, word, now);
+        }
+    }
+
+    fn hear_word(&self, state: &mut State, provider: &Name, word: VendorBudget, now: Timestamp) {
+        let until = now.after(word.reset_in);
+        if !state.accounts.narrow(provider, word.remaining, until, now) {
+            state.told.hear(provider, word.remaining, until, now);
+        }
+        self.is_told.store(!state.told.is_empty(now), Ordering::Release);
     }
 
     /// Shows the budgets that have a configured name.
@@ -159,10 +192,6 @@ impl Drop for Reserved {
             // It ended where nobody could look: what was reserved is the best that is known.
             (None, Sent::Yes) => accounts.settle_in_full(held, now),
         }
-        drop(state);
-        if self.used.is_none() && self.sent == Sent::Yes {
-            metric::count(metric::TOKENS_GUESSED, vec![metrics::Label::from_static_parts("reason", "lost")], 1);
-        }
     }
 }
 
@@ -173,6 +202,8 @@ pub(crate) struct Spending {
     feature: Option<String>,
     tenant: Option<String>,
     need: Need,
+    /// What the prompt was counted with.
+    counter: TokenCounter,
     reserved: Option<Reserved>,
     price: Option<Price>,
 }
@@ -185,27 +216,34 @@ impl Spending {
         context: &CallContext,
         now: Timestamp,
     ) -> Result<Option<Box<Self>>, Refusal> {
+        shared.tokens.hear(agent, now);
         if !shared.tokens.is_asked() {
             return Ok(None);
         }
-        let (feature, tenant) = (context.feature.as_deref(), context.tenant.as_deref());
-        let who = Drawer { provider: &agent.settings.provider, feature, tenant };
-        let (found, settings) = {
+        let provider = &agent.settings.provider;
+        let who = Drawer { provider, feature: context.feature.as_deref(), tenant: context.tenant.as_deref() };
+        let (found, is_told, settings) = {
             let mut state = lock(&shared.tokens.state);
-            (state.accounts.find(&who, now), Arc::clone(&state.settings))
+            shared.tokens.is_told.store(!state.told.is_empty(now), Ordering::Release);
+            (state.accounts.find(&who, now), state.told.concerns(provider, now), Arc::clone(&state.settings))
         };
         let price = settings.prices.get(&*agent.target).copied();
-        if found.is_none() && price.is_none() {
-            return Ok(None);
-        }
         // Counting takes longer than anything else here, so nobody waits for it.
-        let need = need_of(agent, context, settings.output_tokens_assumed);
+        let (need, counter) = if !found.is_none() || price.is_some() {
+            need_of(agent, context, settings.output_tokens_assumed)
+        } else if is_told && context.asked.is_some() {
+            // A vendor's word comes unasked for: nobody loads a vocabulary for it.
+            needed(rough_estimate(context.asked.as_ref()), settings.output_tokens_assumed)
+        } else {
+            return Ok(None);
+        };
         let mut spending = Box::new(Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
             feature: context.feature.clone(),
             tenant: context.tenant.clone(),
             need,
+            counter,
             reserved: None,
             price,
         });
@@ -222,13 +260,16 @@ impl Spending {
         self.reserved = None;
         let provider = &self.agent.settings.provider;
         let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
-        let told = shielded(|| self.agent.backend.vendor_budget()).flatten();
+        let word = shielded(|| self.agent.backend.vendor_budget()).flatten();
         let mut state = lock(&self.shared.tokens.state);
-        if let Some(told) = told {
-            state.accounts.narrow(provider, told.remaining, now.after(told.reset_in), now);
+        if let Some(word) = word {
+            self.shared.tokens.hear_word(&mut state, provider, word, now);
         }
+        let refused = |refusal| NoTokens { account: AccountId::Provider(provider.clone()), refusal };
+        state.told.look(provider, self.need, now).map_err(refused)?;
         let found = found.unwrap_or_else(|| state.accounts.find(&who, now));
         let held = state.accounts.reserve(&who, found, self.need, now)?;
+        state.told.take(provider, self.need);
         drop(state);
         self.reserved =
             Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), at: now, sent: Sent::No, used: None });
@@ -249,6 +290,11 @@ impl Spending {
         }
     }
 
+    /// How the attempt's tokens are counted, if nobody tells them.
+    pub(crate) fn tally(&self) -> Tally {
+        Tally::reserved(self.counter, self.need.prompt)
+    }
+
     /// The attempt is over: settles its tokens, and says what it used and cost; `None` where nothing was.
     pub(crate) fn settle(
         &mut self,
@@ -256,113 +302,59 @@ impl Spending {
         progress: &Progress,
         took: Duration,
     ) -> Option<Usage> {
-        let spent = self.spent(result, progress);
+        let is_free = self.need == Need { prompt: 0, output: OutputBound::Told(0) };
+        let told = result.as_ref().map_or_else(|failure| failure.usage, |reply| reply.usage);
+        let spent =
+            if is_free && told.is_none() { None } else { spent(&self.agent, result, progress, || self.need.prompt) };
         if let Some(mut reserved) = self.reserved.take() {
-            let (Spent::Told(usage) | Spent::Guessed(usage)) = spent else {
-                reserved.used = Some((0, 0));
-                return None;
-            };
-            reserved.used = Some((usage.prompt_tokens, usage.output_tokens));
+            reserved.used = Some(spent.map_or((0, 0), |usage| (usage.prompt_tokens, usage.output_tokens)));
         }
-        let (Spent::Told(usage) | Spent::Guessed(usage)) = spent else { return None };
-        if matches!(spent, Spent::Guessed(_)) {
-            let labels = vec![
-                metrics::Label::new("agent", self.agent.settings.name.as_str().to_owned()),
-                metrics::Label::from_static_parts("reason", "no_usage"),
-            ];
-            metric::count(metric::TOKENS_GUESSED, labels, 1);
-        }
+        Some(self.priced(spent?, took))
+    }
+
+    /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
+    pub(crate) fn lose(mut self, took: Duration) -> Option<Usage> {
+        let reserved = self.reserved.take().filter(|reserved| reserved.sent == Sent::Yes)?;
+        let (prompt_tokens, output_tokens) = reserved.held.as_ref().map(Held::tokens)?;
+        drop(reserved);
+        count_guess(&self.agent, Guess::Lost);
+        let counted_by = Some(self.counter.counted_by());
+        let usage = Usage { prompt_tokens, output_tokens, estimated: true, counted_by, ..Usage::default() };
+        Some(self.priced(usage, took))
+    }
+
+    fn priced(&self, usage: Usage, took: Duration) -> Usage {
         let cost = self.price.map(|price| price.cost(usage, took));
         if let Some(cost) = cost {
             let labels = vec![metrics::Label::new("agent", self.agent.settings.name.as_str().to_owned())];
             metric::count(metric::COST_NANOS, labels, cost.nanos());
         }
-        Some(Usage { cost, ..usage })
+        Usage { cost, ..usage }
     }
-
-    fn spent(&self, result: &Result<Reply, AttemptFailure>, progress: &Progress) -> Spent {
-        let is_free = self.need == Need { prompt: 0, output: OutputBound::Told(0) };
-        let guess = |output: u64| {
-            let output_tokens = output.max(progress.pieces());
-            Usage { prompt_tokens: self.need.prompt, output_tokens, estimated: true, ..Usage::default() }
-        };
-        match result {
-            Ok(Reply { usage: Some(usage), .. }) | Err(AttemptFailure { usage: Some(usage), .. }) => {
-                if usage.estimated { Spent::Guessed(*usage) } else { Spent::Told(*usage) }
-            }
-            _ if is_free => Spent::Nothing,
-            Ok(reply) => Spent::Guessed(guess(TokenCounter::Letters.count(&text_of(&reply.output)))),
-            Err(failure) => match &failure.ending {
-                // An answer with an error status is no work of a model, and neither is what never left.
-                Ending::Status { .. } | Ending::OwnRefusal | Ending::Loading | Ending::Internal => Spent::Nothing,
-                ending if !ending.connected() => Spent::Nothing,
-                _ => Spent::Guessed(guess(0)),
-            },
-        }
-    }
-}
-
-/// What an attempt used.
-#[derive(Debug, Clone, Copy)]
-enum Spent {
-    /// By the server's word.
-    Told(Usage),
-    /// By our own counting.
-    Guessed(Usage),
-    /// Nothing.
-    Nothing,
 }
 
 /// Puts what is asked beside who asks, where a guard wants to know its size.
-pub(crate) fn show_asked(shared: &Shared, request: &mut CallRequest) {
+pub(crate) fn show_asked(shared: &Shared, agent: &AgentCore, request: &mut CallRequest) {
+    shared.tokens.hear(agent, shared.now());
     if shared.tokens.is_asked() {
         let relay = request.relay.as_ref().map(|relay| (relay.kind, Arc::clone(&relay.body)));
         request.context.asked = Some(Asked { input: Arc::clone(&request.input), relay });
     }
 }
 
-fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64) -> Need {
+fn need_of(agent: &AgentCore, context: &CallContext, output_tokens_assumed: u64) -> (Need, TokenCounter) {
     let estimate = context
         .asked
         .as_ref()
         .and_then(|asked| shielded(|| agent.backend.estimate(asked, context.prompt.as_deref())).flatten())
         .unwrap_or_else(|| rough_estimate(context.asked.as_ref()));
+    needed(estimate, output_tokens_assumed)
+}
+
+fn needed(estimate: TokenEstimate, output_tokens_assumed: u64) -> (Need, TokenCounter) {
     let assumed = OutputBound::Assumed(output_tokens_assumed);
-    Need { prompt: estimate.prompt, output: estimate.output_max.map_or(assumed, OutputBound::Told) }
-}
-
-/// By the letters of what is asked, for a backend that cannot tell.
-fn rough_estimate(asked: Option<&Asked>) -> TokenEstimate {
-    let prompt = match asked {
-        None => 0,
-        Some(Asked { relay: Some((_, body)), .. }) => TokenCounter::Letters.count(body.as_str()),
-        Some(Asked { input, relay: None }) => TokenCounter::Letters.count(&text_of(input)),
-    };
-    TokenEstimate { prompt, output_max: None }
-}
-
-/// All texts inside a value.
-fn text_of(value: &serde_json::Value) -> String {
-    fn gather(value: &serde_json::Value, depth: usize, text: &mut String) {
-        match value {
-            serde_json::Value::String(part) => {
-                text.push_str(part);
-                text.push(' ');
-            }
-            serde_json::Value::Array(items) if depth > 0 => {
-                for item in items {
-                    gather(item, depth - 1, text);
-                }
-            }
-            serde_json::Value::Object(members) if depth > 0 => {
-                members.values().for_each(|member| gather(member, depth - 1, text));
-            }
-            _ => {}
-        }
-    }
-    let mut text = String::new();
-    gather(value, INPUT_DEPTH_MAX, &mut text);
-    text
+    let output = estimate.output_max.map_or(assumed, OutputBound::Told);
+    (Need { prompt: estimate.prompt, output }, estimate.counter)
 }
 
 impl Runtime {

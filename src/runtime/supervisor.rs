@@ -137,8 +137,8 @@ impl SupervisorActor {
             self.take_in(&mut book, &message);
             (book.take_news(), book.next_timer())
         };
-        // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and a
-        // reload has those when it takes the book.
+        // Without the book in hand, also where taking in panicked: whoever gives slots back or resizes them locks the compartments, and
+        // nobody has to wait for both.
         match message {
             SupervisorMessage::Outcome(facts) => {
                 adaptive::learn(&self.shared, facts.agent, &facts.told);

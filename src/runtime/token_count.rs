@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use tiktoken::{CoreBpe, encoding};
 
+use crate::model::reply::CountedBy;
+
 /// Text up to this size is counted whole; of a longer one so much, spread over it, and the rest is taken to be like that. It bounds the
 /// time of a count (well under a millisecond for text, some milliseconds for the worst of noise), which is asked for where nothing may
 /// wait.
@@ -119,6 +121,19 @@ impl TokenCounter {
             Self::Vocabulary(vocabulary) => vocabulary.count(text),
         }
     }
+
+    /// The rough count of so many letters of ASCII and others.
+    pub(super) fn of_letters(ascii: u64, other: u64) -> u64 {
+        ascii.div_ceil(ASCII_CHARS_PER_TOKEN).saturating_add(other.div_ceil(OTHER_CHARS_PER_TOKEN))
+    }
+
+    /// Its name on what was counted with it.
+    pub const fn counted_by(self) -> CountedBy {
+        match self {
+            Self::Letters => CountedBy::Letters,
+            Self::Vocabulary(_) => CountedBy::Vocabulary,
+        }
+    }
 }
 
 fn count_roughly(text: &str) -> u64 {
@@ -130,7 +145,7 @@ fn count_roughly(text: &str) -> u64 {
             other += 1;
         }
     }
-    ascii.div_ceil(ASCII_CHARS_PER_TOKEN) + other.div_ceil(OTHER_CHARS_PER_TOKEN)
+    TokenCounter::of_letters(ascii, other)
 }
 
 /// Pieces of a long text, evenly apart, [`COUNTED_BYTES_MAX`] together at most.
@@ -145,12 +160,12 @@ fn samples(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// `tokens` of `counted` bytes, for `whole` bytes; rounded up.
-fn scale_up(tokens: u64, counted: u64, whole: u64) -> u64 {
+pub(super) fn scale_up(tokens: u64, counted: u64, whole: u64) -> u64 {
     let scaled = (u128::from(tokens) * u128::from(whole)).div_ceil(u128::from(counted.max(1)));
     u64::try_from(scaled).unwrap_or(u64::MAX)
 }
 
-fn as_count(length: usize) -> u64 {
+pub(super) fn as_count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 

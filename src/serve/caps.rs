@@ -39,8 +39,15 @@ pub struct Caps {
     large: Arc<Semaphore>,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
+<<<<<<< HEAD
     run_streams_max: u64,
     key_streams_max: u64,
+=======
+    key_uploads: Arc<Counts<Option<String>>>,
+    key_uploads_max: u32,
+    run_streams_max: u32,
+    key_streams_max: u32,
+>>>>>>> main
 }
 
 /// A place within a cap; dropping it gives it back.
@@ -88,8 +95,15 @@ impl Caps {
             large: Arc::new(Semaphore::new(large_at_once())),
             run_streams: Arc::default(),
             key_streams: Arc::default(),
+<<<<<<< HEAD
             run_streams_max: settings.streams_run_max.into(),
             key_streams_max: settings.streams_key_max.into(),
+=======
+            key_uploads: Arc::default(),
+            key_uploads_max: settings.uploads_key_max,
+            run_streams_max: settings.streams_run_max,
+            key_streams_max: settings.streams_key_max,
+>>>>>>> main
         }
     }
 
@@ -98,11 +112,21 @@ impl Caps {
         place(&self.calls, "calls")
     }
 
+<<<<<<< HEAD
     /// A place for an upload of this tenant.
     pub fn upload(&self, tenant: Option<&str>) -> Result<UploadPlace, Failure> {
         let of_tenant = Counts::take(&self.tenant_uploads, tenant.map(str::to_owned), 1, self.tenant_uploads_max);
         let of_tenant = of_tenant.ok_or_else(|| Failure::busy("uploads of this tenant"))?;
         Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_tenant })
+=======
+    /// A place for an upload, asked for with this key. However slowly one caller sends, the others have places left.
+    pub fn upload(&self, key: Option<&str>) -> Result<UploadPlace, Failure> {
+        // Without keys there is one caller, who may have them all.
+        let max = if key.is_some() { self.key_uploads_max } else { u32::MAX };
+        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), max);
+        let of_key = of_key.ok_or_else(|| Failure::busy("uploads of this key"))?;
+        Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_key })
+>>>>>>> main
     }
 
     /// A place for a query or an operator's act.
@@ -162,6 +186,15 @@ impl Caps {
         room.grow(input_bytes)?;
         Ok(RunPlace { place, room, of_tenant, bytes_of_tenant })
     }
+}
+
+/// An upload's places.
+#[derive(Debug)]
+pub struct UploadPlace {
+    #[allow(dead_code, reason = "held for its drop")]
+    place: Place,
+    #[allow(dead_code, reason = "held for its drop")]
+    of_key: Counted<Option<String>>,
 }
 
 /// A live run's place and room.

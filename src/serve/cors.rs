@@ -10,7 +10,7 @@ use crate::model::contract;
 /// A browser asks again after this.
 const PREFLIGHT_GOOD_FOR: Duration = Duration::from_secs(600);
 /// Headers that a page may send.
-const ASKED: [&str; 13] = [
+const ASKED: [&str; 14] = [
     "accept-language",
     "authorization",
     "content-type",
@@ -23,6 +23,7 @@ const ASKED: [&str; 13] = [
     contract::PRIORITY,
     contract::TENANT,
     "x-watertight-file-name",
+    "x-watertight-ladder",
     "x-watertight-user",
 ];
 /// Headers that a page may read.

@@ -18,13 +18,16 @@ use super::{
 use crate::{
     model::{envelope::ErrorCode, name::Name},
     policy::fallback::Reason,
-    runtime::metric::{self, Kind, SECONDS_BUCKETS},
+    runtime::{
+        metric::{self, Kind, SECONDS_BUCKETS},
+        spent::Guess,
+    },
 };
 
 /// How often what histograms collected is folded in.
 pub const UPKEEP: Duration = Duration::from_secs(5);
 /// Refusals of our own: their series are there from the start.
-const REFUSALS: [ErrorCode; 9] = [
+const REFUSALS: [ErrorCode; 11] = [
     ErrorCode::AgentCircuitOpen,
     ErrorCode::AgentBulkheadFull,
     ErrorCode::QuotaSpent,
@@ -34,6 +37,8 @@ const REFUSALS: [ErrorCode; 9] = [
     ErrorCode::RateLimited,
     ErrorCode::CallVolumeExceeded,
     ErrorCode::LoadShed,
+    ErrorCode::TokenBudgetExhausted,
+    ErrorCode::TokenRequestTooLarge,
 ];
 
 /// Installs the recorder of this process and describes every metric. Before the runtime is started: it registers its series then.
@@ -65,6 +70,9 @@ pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>, with_targets:
     for agent in agents {
         for code in REFUSALS {
             begin(metric::REFUSED, agent, code.as_str());
+        }
+        for guess in Guess::ALL {
+            begin(metric::TOKENS_GUESSED, agent, guess.as_str());
         }
     }
     for agent in with_targets {

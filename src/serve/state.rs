@@ -158,6 +158,8 @@ pub struct Ending {
     pub draining: CancellationToken,
     /// Streams get their last line.
     pub closing_streams: CancellationToken,
+    /// Grace is nearly over: whoever still waits for an answer is told why there is none.
+    pub last_words: CancellationToken,
 }
 
 impl Ending {

@@ -18,7 +18,7 @@ const NEEDS_RESTART: [&str; 9] =
 /// ... but for these keys of theirs ...
 const TAKEN_OVER: [&str; 3] = ["run.calls_max", "run.cost_max", "run.tokens_max"];
 /// ... and keys of other tables, with everything below them.
-const KEYS_NEED_RESTART: [&str; 3] = ["deferred.parallel", "deferred.webhook", "priorities.order"];
+const KEYS_NEED_RESTART: [&str; 4] = ["deferred.parallel", "deferred.webhook", "prices.currency", "priorities.order"];
 /// So many digits of a text's hash tell it from another one.
 const DIGITS: usize = 12;
 

@@ -17,6 +17,7 @@ use crate::{
 use super::{
     agent::{Agent, Surroundings, read_agent, read_defaults},
     agent_backend::Files,
+    between::{may_be_compared, tell_all},
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
@@ -32,6 +33,7 @@ use super::{
     lighter::settle_ladders,
     node::{Node, Table, Value, key_path},
     priorities::read_priorities,
+    probe_rules::check_probes,
     problem::{Origin, Problem, SettingsError},
     provider::{Provider, ReadProvider, implicit_embedded, read_provider},
     reader::Reader,
@@ -162,14 +164,14 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut agents = found.read_agents(agents, &mut report);
     let ladders = settle_ladders(&mut agents, &root, &found.providers, &mut report);
     let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
-    if report.problems.is_empty() {
+    let told = std::mem::take(&mut report.problems);
+    if may_be_compared(&told) {
         check_whole(&mut providers, &mut agents, instances, &mut report);
         divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
+        check_probes(&providers, &agents, &spending, &mut report);
     }
-    if !report.problems.is_empty() {
-        return Err(SettingsError::new(report.problems));
-    }
+    tell_all(told, &mut report)?;
     let mut warnings = std::mem::take(&mut report.warnings);
     warnings.sort();
     warnings.dedup();

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod agent_backend;
+mod between;
 mod breaker;
 mod budget_rules;
 pub mod capture;
@@ -24,6 +25,7 @@ pub mod load;
 pub(crate) mod node;
 pub mod ollama;
 mod priorities;
+mod probe_rules;
 pub mod problem;
 pub mod provider;
 pub mod reader;

@@ -79,10 +79,15 @@ pub struct ServeSettings {
     pub calls_max: u32,
     /// Uploads at once.
     pub uploads_max: u32,
+<<<<<<< HEAD
     /// Uploads of one tenant.
     pub uploads_tenant_max: u32,
     /// An upload that is slower than this over all is given up, as a body is.
     pub upload_bytes_per_second_min: u32,
+=======
+    /// Of those, uploads with one key.
+    pub uploads_key_max: u32,
+>>>>>>> main
     /// Queries and operator acts at once.
     pub queries_max: u32,
     /// Event streams at once.
@@ -126,8 +131,12 @@ impl Default for ServeSettings {
             runs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
+<<<<<<< HEAD
             uploads_tenant_max: 32,
             upload_bytes_per_second_min: 8 * 1024,
+=======
+            uploads_key_max: 16,
+>>>>>>> main
             queries_max: 500,
             streams_max: 8_000,
             streams_run_max: 2_000,
@@ -168,12 +177,16 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
+<<<<<<< HEAD
         uploads_tenant_max: count(&mut reader, "uploads_tenant_max", fallback.uploads_tenant_max),
         upload_bytes_per_second_min: count(
             &mut reader,
             "upload_bytes_per_second_min",
             fallback.upload_bytes_per_second_min,
         ),
+=======
+        uploads_key_max: count(&mut reader, "uploads_key_max", fallback.uploads_key_max),
+>>>>>>> main
         queries_max: count(&mut reader, "queries_max", fallback.queries_max),
         streams_max: count(&mut reader, "streams_max", fallback.streams_max),
         streams_run_max: count(&mut reader, "streams_run_max", fallback.streams_run_max),

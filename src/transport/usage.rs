@@ -2,11 +2,7 @@
 
 use serde_json::Value;
 
-use crate::model::reply::Usage;
-
-/// Letters of plain English text to a token, and of everything else (Hangul, CJK, signs); from counts with common vocabularies.
-const ASCII_CHARS_PER_TOKEN: u64 = 4;
-const OTHER_CHARS_PER_TOKEN: u64 = 2;
+use crate::{model::reply::Usage, runtime::tally::Tally};
 
 /// The most tokens that one answer is believed to have used, on either side. More than any model can, and little enough to be added up.
 pub const TOKENS_MAX: u64 = 1_000_000_000;
@@ -41,23 +37,52 @@ pub fn update(usage: &mut Option<Usage>, told: &Value) {
             prompt_tokens: prompt.unwrap_or(known.prompt_tokens),
             output_tokens: output.unwrap_or(known.output_tokens),
             cached_tokens: cached.unwrap_or(known.cached_tokens),
-            estimated: false,
-            cost: known.cost,
+            ..known
         });
     }
 }
 
-/// About how many tokens a text has; at least 1 for a text that is not empty.
-pub fn estimate_tokens(text: &str) -> u64 {
-    let (mut ascii, mut other) = (0_u64, 0_u64);
-    for letter in text.chars() {
-        if letter.is_ascii() {
-            ascii += 1;
+/// What an answer used of which so much is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known {
+    /// The server's last word.
+    pub told: Option<Usage>,
+    /// All tokens together, where it told that.
+    pub total: Option<u64>,
+    /// Pieces of output that came.
+    pub pieces: u64,
+    /// How many of them had come when the server said its last word.
+    pub pieces_told: u64,
+}
+
+impl Known {
+    /// The server's word as far as it goes. No prompt has no tokens and neither has an answer that said something, so a zero is no word;
+    /// and a word that more of the answer followed is too small. What is missing is counted, and all of it is marked then.
+    pub fn usage(self, tally: &Tally, prompt: impl FnOnce() -> u64) -> Usage {
+        let Some(told) = self.told.filter(|told| told.prompt_tokens > 0 || told.output_tokens > 0) else {
+            return self.counted(tally.estimate(prompt, self.pieces));
+        };
+        let is_short = self.pieces > self.pieces_told || (told.output_tokens == 0 && self.pieces > 0);
+        if told.prompt_tokens > 0 && !is_short {
+            return told;
+        }
+        let counted = tally.estimate(prompt, self.pieces);
+        let prompt_tokens = if told.prompt_tokens > 0 { told.prompt_tokens } else { counted.prompt_tokens };
+        let output_tokens = if is_short { told.output_tokens.max(counted.output_tokens) } else { told.output_tokens };
+        let is_as_told = (prompt_tokens, output_tokens) == (told.prompt_tokens, told.output_tokens);
+        if is_as_told {
+            told
         } else {
-            other += 1;
+            Usage { prompt_tokens, output_tokens, cached_tokens: told.cached_tokens, ..counted }
         }
     }
-    ascii.div_ceil(ASCII_CHARS_PER_TOKEN) + other.div_ceil(OTHER_CHARS_PER_TOKEN)
+
+    /// Where only the sum was told, that is what was used, and only its parts are a guess.
+    fn counted(self, counted: Usage) -> Usage {
+        let Some(total) = self.total.filter(|total| *total > 0) else { return counted };
+        let output_tokens = counted.output_tokens.min(total);
+        Usage { prompt_tokens: total - output_tokens, output_tokens, ..counted }
+    }
 }
 
 #[cfg(test)]
@@ -109,10 +134,29 @@ mod tests {
     }
 
     #[test]
-    fn estimates() {
-        for (text, want) in [("", 0), ("a", 1), ("Say hello in five words.", 6), ("안녕하세요", 3), ("안녕 hi", 2)]
-        {
-            assert_eq!(estimate_tokens(text), want, "{text:?}");
+    fn what_is_not_told_is_counted() {
+        let told = |prompt_tokens, output_tokens| Some(Usage { prompt_tokens, output_tokens, ..Usage::default() });
+        let all = |told| Known { told, total: None, pieces: 8, pieces_told: 8 };
+        for (what, known, want) in [
+            ("all of it", all(told(25, 15)), (25, 15, false)),
+            ("fewer tokens than pieces, after the last", all(told(25, 3)), (25, 3, false)),
+            ("nothing", all(None), (100, 10, true)),
+            ("zeros", all(told(0, 0)), (100, 10, true)),
+            ("no prompt", all(told(0, 15)), (100, 15, true)),
+            ("no answer", all(told(25, 0)), (25, 10, true)),
+            ("an answer that said nothing", Known { told: told(25, 0), ..Known::default() }, (25, 0, false)),
+            ("a first number, and then nothing", Known { pieces_told: 0, ..all(told(25, 1)) }, (25, 10, true)),
+            ("a number that had run ahead", Known { pieces_told: 7, ..all(told(25, 15)) }, (25, 15, false)),
+            ("a sum", Known { total: Some(40), ..all(None) }, (30, 10, true)),
+            ("a sum below what was heard", Known { total: Some(4), ..all(None) }, (0, 4, true)),
+            ("a sum of nothing", Known { total: Some(0), ..all(None) }, (100, 10, true)),
+            ("all of it and another sum", Known { total: Some(99), ..all(told(25, 15)) }, (25, 15, false)),
+        ] {
+            let tally = Tally::default();
+            tally.heard(&"four".repeat(10));
+            let usage = known.usage(&tally, || 100);
+            assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), want, "{what}");
+            assert_eq!(usage.counted_by.is_some(), usage.estimated, "{what}");
         }
     }
 

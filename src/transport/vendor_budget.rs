@@ -2,7 +2,10 @@
 //! remembers the latest word; what follows from it, the runtime's budgets decide.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -28,22 +31,37 @@ const REQUESTS: [(&str, &str); 2] = [
     ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
 ];
 
+/// A number of at least this many seconds is a date since 1970, of at least this many again one in milliseconds.
+const DATE_SECONDS_MIN: f64 = 1e9;
+const DATE_MILLISECONDS_MIN: f64 = 1e12;
+
 /// The latest word of one vendor.
 #[derive(Debug, Default)]
-pub(super) struct VendorWord(Mutex<Option<(VendorBudget, Instant)>>);
+pub(super) struct VendorWord {
+    /// Asked about before every call, and mostly false.
+    is_new: AtomicBool,
+    word: Mutex<Option<(VendorBudget, Instant)>>,
+}
 
 impl VendorWord {
     /// Remembers what an answer says, if it says anything.
     pub(super) fn hear(&self, headers: &HeaderMap) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         if let Some(told) = read(headers, unix) {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, Instant::now()));
+            *self.word.lock().unwrap_or_else(PoisonError::into_inner) = Some((told, Instant::now()));
+            self.is_new.store(true, Ordering::Release);
         }
     }
 
     /// What was said since it was asked last, with the time that has passed taken off.
     pub(super) fn take(&self) -> Option<VendorBudget> {
-        let (told, heard) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        if !self.is_new.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_new.store(false, Ordering::Release);
+        let (told, heard) = word.take()?;
+        drop(word);
         let reset_in = told.reset_in.saturating_sub(heard.elapsed());
         (!reset_in.is_zero()).then_some(VendorBudget { reset_in, ..told })
     }
@@ -60,7 +78,10 @@ fn read(headers: &HeaderMap, now_unix: Duration) -> Option<VendorBudget> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let told = |(remaining, reset): &(&str, &str)| {
         let remaining = text(remaining)?.parse::<u64>().ok()?;
-        let reset_in = text(reset).and_then(|reset| reset_in(reset, now_unix)).unwrap_or(RESET_ASSUMED);
+        let named = text(reset).and_then(|reset| reset_in(reset, now_unix));
+        // Where nothing is left and the time is not told, a refusal's own wait is that time.
+        let named = named.or_else(|| if remaining == 0 { reset_in(text("retry-after")?, now_unix) } else { None });
+        let reset_in = named.unwrap_or(RESET_ASSUMED);
         Some(VendorBudget { remaining, reset_in })
     };
     let tokens = TOKENS.iter().filter_map(told).min_by_key(|told| told.remaining);
@@ -75,7 +96,15 @@ fn read(headers: &HeaderMap, now_unix: Duration) -> Option<VendorBudget> {
 
 /// A time to wait as such, or as a date.
 fn reset_in(text: &str, now_unix: Duration) -> Option<Duration> {
-    go_duration(text).or_else(|| {
+    let number = || {
+        let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0)?;
+        if number < DATE_SECONDS_MIN {
+            return Some(Duration::from_secs_f64(number));
+        }
+        let seconds = if number < DATE_MILLISECONDS_MIN { number } else { number / 1_000.0 };
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).saturating_sub(now_unix))
+    };
+    go_duration(text).or_else(number).or_else(|| {
         let then = text.parse::<jiff::Timestamp>().ok()?;
         let then = Duration::try_from(then.as_duration()).ok()?;
         Some(then.saturating_sub(now_unix))
@@ -105,6 +134,22 @@ mod tests {
             (vec![("x-ratelimit-remaining-tokens", "149984")], Some((149_984, 5_000))),
             (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "6m0s")], Some((12, 360_000))),
             (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "garbage")], Some((12, 5_000))),
+            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1.5")], Some((7, 1_500))),
+            (
+                vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225630")],
+                Some((7, 30_000)),
+            ),
+            (
+                vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225630000")],
+                Some((7, 30_000)),
+            ),
+            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225000")], Some((7, 0))),
+            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "-3")], Some((7, 5_000))),
+            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "NaN")], Some((7, 5_000))),
+            (vec![("x-ratelimit-remaining-tokens", "0"), ("retry-after", "17")], Some((0, 17_000))),
+            (vec![("x-ratelimit-remaining-tokens", "9"), ("retry-after", "17")], Some((9, 5_000))),
+            (vec![("x-ratelimit-remaining-requests", "0"), ("retry-after", "17")], Some((0, 17_000))),
+            (vec![("retry-after", "17")], None),
             (vec![("x-ratelimit-remaining-tokens", "-1")], None),
             (vec![("x-ratelimit-remaining-tokens", "many")], None),
             (

@@ -118,3 +118,25 @@ fn a_stop_tells_watchers_ends_well_and_loses_no_run() {
     service.signal("TERM");
     service.end().exits(0);
 }
+
+/// Calls that outlive grace are told so, whichever way they came.
+#[test]
+fn whoever_still_waits_when_grace_ends_is_told_why() {
+    let (agents, _) = agents();
+    let config = format!(
+        "[providers.own]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n\n[agents.slow]\nprovider = \"own\"\npath = \"/slow\"\n\n[serve]\ngrace = \"1s\"\n"
+    );
+    let project = folder(&[("watertight.toml", &config)]);
+    let (service, address) = serve(text(project.path()));
+    let waiting = [("POST", "/v1/agents/slow/call", r#"{"input":{}}"#), ("GET", "/agents/slow/slow", "")]
+        .map(|(method, path, body)| std::thread::spawn(move || ask(address, method, path, body)));
+    while json_of(&ask(address, "GET", "/v1/agents", "")).to_string().matches("\"in_flight\":2").count() == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    service.signal("TERM");
+    for answer in waiting {
+        let answer = answer.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("SHUTTING_DOWN"), "{answer}");
+    }
+    service.end().exits(0);
+}

@@ -1,12 +1,19 @@
 //! Caps of a run: the next call is refused for good, what is under way ends.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use watertight::{
     model::{
         cost::Cost,
+        reply::{AttemptFailure, Reply, Usage},
         run::{RunStatus, StepStatus},
     },
-    policy::run_caps::RunCaps,
+    policy::{price::Price, run_caps::RunCaps},
+    runtime::{
+        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        spending::SpendingSettings,
+    },
 };
 
 use crate::{
@@ -42,6 +49,71 @@ async fn a_run_makes_no_call_beyond_its_caps() {
         assert_eq!((error.error_code.as_str(), error.http_status, error.retryable), ("QUOTA_SPENT", 402, false));
         assert_eq!(error.details["cap"], "calls_max");
         assert_eq!(record.steps[made].status, StepStatus::Failed);
+    }
+}
+
+/// A model whose every answer takes 100 + 50 tokens; those of `b` are counted by itself.
+struct Paid(Arc<Scripted>);
+
+impl Backend for Paid {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        Box::pin(async move {
+            let reply = self.0.attempt(request, progress).await?;
+            let estimated = request.agent.as_str() == "b";
+            let usage = Usage { prompt_tokens: 100, output_tokens: 50, estimated, ..Usage::default() };
+            Ok(Reply { usage: Some(usage), ..reply })
+        })
+    }
+}
+
+/// What a run used stands in its record, step by step and all together, and its caps act on just that.
+#[tokio::test(start_paused = true)]
+async fn what_a_run_used_and_cost_stands_in_its_record_and_caps_act_on_it() {
+    let units = |units| Cost::from_units(units).unwrap();
+    let price = Price { input: units(10.0), output: units(20.0), ..Price::default() };
+    for (caps, made, cap) in [
+        (RunCaps::default(), 3, ""),
+        (RunCaps { tokens_max: Some(301), cost_max: Cost::from_units(0.004_001), ..RunCaps::default() }, 3, ""),
+        (RunCaps { tokens_max: Some(300), ..RunCaps::default() }, 2, "tokens_max"),
+        (RunCaps { cost_max: Cost::from_units(0.004), ..RunCaps::default() }, 2, "cost_max"),
+        (RunCaps { cost_max: Cost::from_units(0.000_001), ..RunCaps::default() }, 1, "cost_max"),
+    ] {
+        let backend = Scripted::always(Answer::Good);
+        let (mut builder, mut prices) = (builder().run_caps(caps), std::collections::HashMap::new());
+        for of in ["a", "b", "c"] {
+            let mut settings = alone(of, 10);
+            settings.model = Some("m".to_owned());
+            prices.insert(format!("{}/m", settings.provider), price);
+            builder = builder.provider(provider(settings.provider.as_str()));
+            builder = builder.agent(settings, Arc::new(Paid(Arc::clone(&backend))));
+        }
+        let spending = SpendingSettings { prices, currency: Some("KRW".into()), ..SpendingSettings::default() };
+        let runtime = builder.spending(spending).start().await.unwrap();
+        let record = end(&start(&runtime, &chain(&["a", "b", "c"]))).await;
+        assert_eq!(backend.count(), made, "{caps:?}");
+        let calls = made as u64;
+        assert_eq!((record.tokens.prompt, record.tokens.output), (100 * calls, 50 * calls), "{caps:?}");
+        assert_eq!(record.tokens.estimated, made > 1, "{caps:?}");
+        assert_eq!(record.cost, Cost::from_units(0.002 * made as f64), "{caps:?}");
+        assert_eq!(record.currency.as_deref(), Some("KRW"));
+        let of_steps = |place: usize| {
+            let step = &record.steps[place];
+            (step.tokens.map(|tokens| (tokens.prompt, tokens.output, tokens.estimated)), step.cost)
+        };
+        for place in 0..3 {
+            let want = (place < made).then_some((100, 50, place == 1));
+            assert_eq!(of_steps(place), (want, want.and(Cost::from_units(0.002))), "{caps:?}: {place}");
+        }
+        let told = serde_json::to_value(&record).unwrap();
+        assert_eq!((told["cost"].as_f64(), &told["currency"]), (record.cost.map(Cost::units), &json!("KRW")));
+        match &record.error {
+            None => assert_eq!((record.status, cap), (RunStatus::Completed, "")),
+            Some(error) => assert_eq!((error.error_code.as_str(), &error.details["cap"]), ("QUOTA_SPENT", &json!(cap))),
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use watertight::{
         ports::{Asked, AttemptRequest, Backend, BoxFuture, CallLog, Progress, TokenEstimate, VendorBudget},
         settings::{AgentSettings, ProviderSettings, TargetSettings},
         spending::SpendingSettings,
+        token_count::TokenCounter,
     },
 };
 
@@ -72,7 +73,7 @@ impl Backend for Metered {
     }
 
     fn estimate(&self, _: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
-        Some(TokenEstimate { prompt: 100, output_max: Some(200) })
+        Some(TokenEstimate { prompt: 100, output_max: Some(200), counter: TokenCounter::Letters })
     }
 
     fn vendor_budget(&self) -> Option<VendorBudget> {
@@ -316,6 +317,68 @@ async fn a_vendor_narrows_its_own_budget() {
     assert_eq!(code(&call(&runtime, "draft").await), "OK");
 }
 
+/// The same where nothing is configured: what the vendor says holds while it is fresh, and is forgotten then.
+#[tokio::test(start_paused = true)]
+async fn a_vendors_word_holds_a_provider_that_has_no_budget() {
+    const YEAR: u64 = 365 * 24 * 3_600;
+    for (remaining, reset, wait) in [
+        (0, 20, Some(20)),
+        // A date out of all bounds holds for a minute; then one call asks anew.
+        (0, YEAR, Some(60)),
+        (0, 0, None),
+        (1, 20, None),
+        (u64::MAX, YEAR, None),
+    ] {
+        let backend = Metered::of(Scripted::always(Answer::Good));
+        let runtime = runtime_of(agent("draft", "local"), provider("local"), &backend).await;
+        *backend.vendor.lock().unwrap() = Some(VendorBudget { remaining, reset_in: s(reset) });
+        let first = call(&runtime, "draft").await;
+        if let Some(wait) = wait {
+            assert_eq!(code(&first), "TOKEN_BUDGET_EXHAUSTED", "{remaining} {reset}");
+            assert_eq!(
+                (detail(&first, "compartment"), retry_after(&first)),
+                ("provider:local".into(), Some(wait as f64))
+            );
+            assert_eq!(backend.scripted.count(), 0, "nothing was sent");
+            pass(s(wait - 1)).await;
+            assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED", "{remaining} {reset}");
+            pass(s(1)).await;
+            assert_eq!(code(&call(&runtime, "draft").await), "OK", "{remaining} {reset}");
+        } else {
+            assert_eq!(code(&first), "OK", "{remaining} {reset}");
+        }
+        assert_eq!(runtime.token_budget(&AccountId::Provider(name("local"))), None, "it is no budget of ours");
+        assert_eq!(runtime.agent("draft").unwrap().in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_vendor_has_left_is_taken_until_its_next_word() {
+    let backend = Metered::of(Scripted::always(Answer::Good));
+    let runtime = runtime_of(agent("draft", "local"), provider("local"), &backend).await;
+    let word = |remaining| *backend.vendor.lock().unwrap() = Some(VendorBudget { remaining, reset_in: s(20) });
+    word(1_500);
+    assert_eq!(code(&call(&runtime, "draft").await), "OK", "1,024 of them are taken for its answer");
+    assert_eq!(code(&call(&runtime, "draft").await), "OK", "and the rest for this one's");
+    assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED");
+    word(1_490);
+    assert_eq!(code(&call(&runtime, "draft").await), "OK", "the latest word holds");
+    // A budget of ours takes the word's place, and is narrowed as ever.
+    let (spending, caps) = (SpendingSettings::default(), RunCaps::default());
+    runtime.configure_spending(spending, caps, &CompartmentSettings::default(), &[budgeted(1_000)]);
+    word(0);
+    assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED");
+    pass(s(20)).await;
+    assert_eq!(code(&call(&runtime, "draft").await), "OK");
+    word(u64::MAX);
+    let asked: Vec<Call> = (0..5).map(|_| Call(call_later(&runtime, "draft"))).collect();
+    let mut codes = Vec::new();
+    for call in asked {
+        codes.push(code(&call.end().await));
+    }
+    assert!(codes.contains(&"TOKEN_BUDGET_EXHAUSTED".to_owned()), "no word widens: {codes:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_used_up_sends_a_call_to_the_next_target() {
     let (near, far) = (Metered::of(Scripted::always(Answer::Good)), Metered::of(Scripted::always(Answer::Good)));
@@ -397,6 +460,27 @@ async fn what_has_a_price_costs() {
     let usage = last.usage.unwrap();
     assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), (100, 0, true));
     assert_eq!(last.cost, Some(units(0.0002 + 0.001)));
+}
+
+/// What an attempt used that ended where nobody could look stands in the log as it does in the budget.
+#[tokio::test(start_paused = true)]
+async fn what_a_panic_used_is_charged_and_logged_as_reserved() {
+    let backend = Metered::of(Scripted::always(Answer::Panic));
+    let log = Arc::new(Kept::default());
+    let mut settings = agent("draft", "local");
+    settings.model = Some("qwen".into());
+    let units = |units| Cost::from_units(units).unwrap();
+    let price = Price { input: units(2.0), output: units(8.0), ..Price::default() };
+    let spending =
+        SpendingSettings { prices: [("local/qwen".to_owned(), price)].into(), ..SpendingSettings::default() };
+    let builder = builder().provider(budgeted(1_000)).agent(settings, backend.clone()).call_log(log.clone());
+    let runtime = builder.spending(spending).start().await.unwrap();
+    let usage = call(&runtime, "draft").await.unwrap_err().usage.unwrap();
+    settle().await;
+    assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), (100, 200, true));
+    assert_eq!(usage.cost, Some(units(0.0018)));
+    let logged = log.0.lock().unwrap().pop().unwrap();
+    assert_eq!((logged.tokens, logged.cost, local(&runtime)), (Some(300), usage.cost, (300, 0)));
 }
 
 #[test]

@@ -8,7 +8,10 @@ use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
 use crate::{
-    cli::table::table,
+    cli::{
+        report::{cost_in_words, tokens_in_words},
+        table::table,
+    },
     model::run::{RunRecord, RunStatus, RunTokens, StepRecord, StepStatus},
 };
 
@@ -29,6 +32,8 @@ pub(super) struct Difference {
     duration_ms: Two<Option<u64>>,
     /// Those of the new run are its own only: what it took over was paid by the old one.
     tokens: Two<RunTokens>,
+    /// With their money, where prices are known.
+    cost: Two<Option<String>>,
     steps: Vec<StepDifference>,
     /// The result, as lines; `None` if it is the same.
     output: Option<Vec<Line>>,
@@ -88,6 +93,7 @@ impl Difference {
             status: Two { old: old.status, new: new.status },
             duration_ms: Two { old: old.duration_ms, new: new.duration_ms },
             tokens: Two { old: old.tokens, new: new.tokens },
+            cost: Two { old: cost_in_words(old), new: cost_in_words(new) },
             steps: keys.into_iter().map(|key| step_of(key, old, new)).collect(),
             output: lines_of(old.output.as_ref(), new.output.as_ref()),
         }
@@ -100,15 +106,13 @@ impl Difference {
             vec![name_of(step), shown(step.old), shown(step.new), output.to_owned()]
         });
         let mut text = table(&["step", "old run", "new run", "output"], rows);
-        let tokens = |tokens: RunTokens| {
-            let about = if tokens.estimated { "about " } else { "" };
-            format!("{about}{} + {} tokens", tokens.prompt, tokens.output)
+        let one = |status: RunStatus, duration: Option<u64>, used: RunTokens, cost: Option<&str>| {
+            let cost = cost.map(|cost| format!(", {cost}")).unwrap_or_default();
+            format!("{}, {}, {}{cost}", status.as_str(), seconds(duration), tokens_in_words(used))
         };
-        let one = |status: RunStatus, duration: Option<u64>, used: RunTokens| {
-            format!("{}, {}, {}", status.as_str(), seconds(duration), tokens(used))
-        };
-        let _ = writeln!(text, "\nold run: {}", one(self.status.old, self.duration_ms.old, self.tokens.old));
-        let _ = writeln!(text, "new run: {}", one(self.status.new, self.duration_ms.new, self.tokens.new));
+        let (old, new) = (self.cost.old.as_deref(), self.cost.new.as_deref());
+        let _ = writeln!(text, "\nold run: {}", one(self.status.old, self.duration_ms.old, self.tokens.old, old));
+        let _ = writeln!(text, "new run: {}", one(self.status.new, self.duration_ms.new, self.tokens.new, new));
         for step in &self.steps {
             if let Some(lines) = &step.output {
                 write_lines(&mut text, &format!("step {}", name_of(step)), lines, paint);
@@ -229,6 +233,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::cost::Cost;
 
     fn run(steps: &[(&str, &str, Value)]) -> RunRecord {
         let steps: Vec<Value> = steps
@@ -252,6 +257,7 @@ mod tests {
             ("draft", "succeeded", json!({"text": "봄 산책\n바다"})),
             ("검토", "succeeded", json!({"score": 70, "text": "좋다\n길다"})),
         ]);
+        let old = RunRecord { cost: Cost::from_units(0.5), currency: Some("KRW".to_owned()), ..old };
         let new = run(&[
             ("draft", "succeeded", json!({"text": "봄 산책\n바다"})),
             ("검토", "succeeded", json!({"score": 90, "text": "좋다\n짧다"})),
@@ -264,7 +270,7 @@ draft  succeeded, 1.5 s  succeeded, 1.5 s  same
 검토   succeeded, 1.5 s  succeeded, 1.5 s  changed
 extra  -                 failed, 1.5 s     same
 
-old run: completed, 2.0 s, about 10 + 5 tokens
+old run: completed, 2.0 s, about 10 + 5 tokens, 0.5 KRW
 new run: completed, 2.0 s, about 10 + 5 tokens
 
 --- step 검토, old

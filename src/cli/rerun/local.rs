@@ -69,7 +69,8 @@ async fn within(
     let signer = Signer::of_chance().map_err(Stop::usage)?;
     let giver = FileGiver { settings, files, signer, address: settings.serve.listen };
     let around = |agent: &_, backend| giver.around(agent, backend);
-    let builder = assemble::builder(project, settings, Some(journal.usage_log()), &around)?;
+    let builder =
+        assemble::builder(project, settings, Some(journal.usage_log(settings.spending.currency.as_deref())), &around)?;
     let mut builder =
         builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(Arc::clone(journal) as Arc<dyn Journal>);
     if let Some(captures) = storage::captures(settings, journal)? {

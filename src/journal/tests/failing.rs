@@ -211,7 +211,7 @@ async fn damage_is_found_and_never_panics() {
     journal.close().await;
     let whole = fs::read(place.path()).unwrap();
     let mut found = 0;
-    for place_of_damage in (0..whole.len()).step_by(whole.len() / 40) {
+    for place_of_damage in (0..whole.len()).step_by(whole.len() / 60) {
         let mut file = fs::OpenOptions::new().write(true).open(place.path()).unwrap();
         file.write_all(&whole).unwrap();
         file.seek(SeekFrom::Start(place_of_damage as u64)).unwrap();

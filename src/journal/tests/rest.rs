@@ -20,6 +20,10 @@ use crate::{
         reply::Usage,
         run::RunStatus,
     },
+<<<<<<< HEAD
+=======
+    model::{call_log::CallRecord, cost::Cost, reply::Usage, run::RunStatus},
+>>>>>>> main
     policy::breaker::settings::Mode,
     runtime::{
         journal::{DeadCause, DeadLetter, Journal as _, RunOwner},
@@ -124,6 +128,8 @@ async fn captures_are_read_with_a_note_and_go_in_time() {
     assert_eq!(journal.capture_readings(of("acme"), "r").await, Ok(vec![note]));
     assert_eq!(journal.capture_readings(of("other"), "r").await, Ok(vec![]));
     journal.delete_run(of("acme"), "r").await.unwrap();
+    // What is written later than that is not kept either.
+    journal.put_capture(capture(Some("r"), 3));
     assert_eq!(journal.read_captures(TenantScope::All, "r", "kim").await, Ok(vec![]));
     assert_eq!(journal.capture_readings(TenantScope::All, "r").await, Ok(vec![]));
     place.pass_ms(72 * HOUR_MS);
@@ -189,8 +195,8 @@ async fn no_figure_breaks_the_ledger() {
     for calls in 1..4 {
         // Each time into the line of the time before.
         let journal = place.open();
-        journal.usage_log().finished(called("acme", "qwen", today, huge));
-        journal.usage_log().finished(called("other", "qwen", today, huge));
+        journal.usage_log(None).finished(called("acme", "qwen", today, huge));
+        journal.usage_log(None).finished(called("other", "qwen", today, huge));
         journal.close().await;
         let journal = place.open();
         assert_eq!(ask(&journal).await, [(2 * calls, most, most)]);
@@ -210,7 +216,7 @@ async fn the_ledger_adds_up_and_stays() {
     let place = Place::new();
     let journal = place.open();
     let today = T0 / DAY_MS;
-    let log = journal.usage_log();
+    let log = journal.usage_log(None);
     let usage = |prompt_tokens, output_tokens, estimated| {
         Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
     };
@@ -251,6 +257,53 @@ async fn the_ledger_adds_up_and_stays() {
     place.pass_ms(401 * DAY_MS);
     journal.tidy().await.unwrap();
     assert!(ask(TenantScope::All, &[], 0).await.is_empty());
+}
+
+/// Costs of different money are never added up, also where the file is from a time that knew of none.
+#[tokio::test]
+async fn the_ledger_keeps_costs_of_different_money_apart() {
+    let place = Place::new();
+    let journal = place.open();
+    let today = T0 / DAY_MS;
+    let paid = |units| CallRecord {
+        cost: Cost::from_units(units),
+        ..called("acme", "qwen", today, Some(Usage { prompt_tokens: 10, output_tokens: 2, ..Usage::default() }))
+    };
+    journal.usage_log(Some("USD")).finished(paid(0.5));
+    journal.usage_log(Some("USD")).finished(paid(0.25));
+    journal.usage_log(Some("USD")).finished(called("acme", "free", today, None));
+    journal.close().await;
+    let path = place.path();
+    // As version 2 of the file had it.
+    let old =
+        "CREATE TABLE before AS SELECT day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens,
+        output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage;
+        PRAGMA user_version = 2;";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
+    let journal = place.open();
+    let ask = async |journal: &SqliteJournal, groups: &[UsageGroup]| {
+        let query = UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: groups.to_vec() };
+        journal.usage(query).await.unwrap()
+    };
+    let sum = ask(&journal, &[]).await;
+    assert_eq!(
+        (sum.len(), sum[0].calls, sum[0].cost, sum[0].currency.as_deref()),
+        (1, 3, Cost::from_units(0.75), None)
+    );
+    journal.usage_log(Some("KRW")).finished(paid(900.0));
+    journal.usage_log(Some("USD")).finished(paid(1.0));
+    journal.close().await;
+    let journal = place.open();
+    let sums = ask(&journal, &[]).await;
+    assert_eq!((sums.len(), sums[0].calls, sums[0].prompt_tokens), (1, 5, 40), "everything else is one sum");
+    assert_eq!((sums[0].cost, sums[0].currency.as_deref()), (None, None), "no sum of different money");
+    let mut costs: Vec<_> = sums[0].costs.iter().map(|cost| (cost.currency.as_deref(), cost.cost.units())).collect();
+    costs.sort_by(|one, other| one.0.cmp(&other.0));
+    assert_eq!(costs, [(None, 0.75), (Some("KRW"), 900.0), (Some("USD"), 1.0)]);
+    let models = ask(&journal, &[UsageGroup::Model]).await;
+    assert_eq!(models.len(), 2);
+    let free = models.iter().find(|line| line.model.as_deref() == Some("free")).unwrap();
+    assert_eq!((free.calls, free.cost, free.costs.len()), (1, None, 0), "no price is no cost");
 }
 
 #[tokio::test]

@@ -45,13 +45,14 @@ impl Found {
 #[must_use = "what is never settled counts as used in full"]
 pub struct Held {
     need: Need,
+    output: u64,
     parts: [Option<(AccountRef, ReservationId)>; BUDGETS_MAX],
 }
 
 impl Held {
-    /// The prompt that was reserved for.
-    pub const fn prompt(&self) -> u64 {
-        self.need.prompt
+    /// The prompt and the answer that were reserved for.
+    pub const fn tokens(&self) -> (u64, u64) {
+        (self.need.prompt, self.output)
     }
 }
 
@@ -172,7 +173,7 @@ impl Accounts {
         if let Some(refused) = refused {
             return Err(refused);
         }
-        let mut held = Held { need, parts: [const { None }; BUDGETS_MAX] };
+        let mut held = Held { need, output, parts: [const { None }; BUDGETS_MAX] };
         for (part, at) in held.parts.iter_mut().zip(found.accounts) {
             let Some((at, (account, _))) = at.and_then(|at| Some((at, self.shelf.get_mut(at)?))) else { continue };
             // Each of them was asked a moment ago, and nobody came between.
@@ -200,12 +201,10 @@ impl Accounts {
         }
     }
 
-    /// What a vendor says is left of its own budget.
-    pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) {
+    /// What a vendor says is left of its own budget; false where the provider has none of ours.
+    pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) -> bool {
         let account = self.providers.get(provider).and_then(|at| self.shelf.get_mut(*at));
-        if let Some((account, _)) = account {
-            account.budget.narrow(remaining, until, now);
-        }
+        account.map(|(account, _)| account.budget.narrow(remaining, until, now)).is_some()
     }
 
     /// The budgets that have a configured name: providers' and features'.

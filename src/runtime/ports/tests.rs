@@ -21,7 +21,8 @@ impl Backend for Full {
     }
 
     fn estimate(&self, _: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        Some(TokenEstimate { prompt: prompt.map_or(0, |text| text.len() as u64), output_max: Some(7) })
+        let prompt = prompt.map_or(0, |text| text.len() as u64);
+        Some(TokenEstimate { prompt, output_max: Some(7), counter: TokenCounter::Letters })
     }
 
     fn vendor_budget(&self) -> Option<VendorBudget> {

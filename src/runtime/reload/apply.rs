@@ -175,7 +175,7 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
     if old.agents.len().max(old.models.len()) + targets > PLACES_MAX {
         return Err(StartError::NoPlaceLeft);
     }
-    // The book first, then the compartments, as everywhere: the supervisor gives slots back while it has the book.
+    // The book first, then the compartments, and never the other way round.
     let mut book = lock(&shared.book);
     let made = shared.compartments.renew(shared, &parts.compartments, |compartments| {
         make_all(parts, &mut book, compartments, shared, (&before, &shared.models))

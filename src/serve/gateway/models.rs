@@ -50,7 +50,7 @@ impl Gateway {
         self.services.get_key_value(agent)
     }
 
-    fn no_such_model(&self, model: &str) -> Failure {
+    pub(super) fn no_such_model(&self, model: &str) -> Failure {
         let shown: String = model.chars().take(100).collect();
         let names: Vec<&str> = self.models.keys().map(String::as_str).take(NAMES_SHOWN_MAX).collect();
         let close = nearest(&shown, names.iter().copied()).map(|name| format!(", did you mean {name:?}?"));

@@ -36,9 +36,10 @@ use crate::{
 use super::models::Gateway;
 
 /// Headers of one connection, not of a message.
-const HOP_BY_HOP: [HeaderName; 7] = [
+const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
@@ -75,8 +76,17 @@ pub(crate) async fn pass(
     let fault = Arc::new(OnceLock::new());
     let body = (!body.is_end_stream()).then(|| bounded(body, bytes_max, Arc::clone(&fault)));
     let sent = service.pass_on(parts.method, &path, headers, body);
-    let answered = bound.within(grown_old_after(slow_call, &mut admission, sent)).await;
+    let answered = tokio::select! {
+        answered = bound.within(grown_old_after(slow_call, &mut admission, sent)) => answered,
+        () = state.ending.last_words.cancelled() => return Err(Failure::shutting_down()),
+    };
     match (answered, fault.get()) {
+        // Nobody asked for it: what would follow is no answer.
+        (Ok(passed), _) if passed.status() == StatusCode::SWITCHING_PROTOCOLS.as_u16() => {
+            admission.finish(Ending::BadReply);
+            let failure = AttemptFailure::new(Ending::BadReply, "the service switches protocols, unasked");
+            Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
+        }
         (Ok(passed), _) => {
             let passing =
                 Passing { passed, admission: Some(admission), kept: Vec::new(), fault, bound, slow_call, place };

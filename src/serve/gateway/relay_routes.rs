@@ -93,7 +93,8 @@ async fn relayed(
     let agent = gateway.agent_of(&asked.model)?;
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).filter(crate::runtime::handle::AgentHandle::relays);
-    let handle = handle.ok_or_else(|| Failure::internal(format_args!("agent {agent} does not relay")))?;
+    // A reload that takes an agent away, or brings one, changes both tables, one a moment after the other.
+    let handle = handle.ok_or_else(|| gateway.no_such_model(&asked.model))?;
     let context = caller.call_context(&*runtime.clock(), idempotency_key);
     drop(runtime);
     let (out, pieces) = mpsc::channel(RELAY_PIECES_MAX);

@@ -51,6 +51,8 @@ use crate::{
     },
 };
 
+mod budgets;
+
 const SAID: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"ok \"}}]}\n\n";
 const STOP: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const WHOLE: &str = r#"{"choices":[{"message":{"content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}, "x":1.50}"#;
@@ -101,7 +103,7 @@ async fn accounting(server: &FakeServer, attempts_max: u32) -> (Router, tempfile
     let folder = tempfile::tempdir().unwrap();
     let journal = SqliteJournal::open(JournalSettings::at(folder.path().join("journal.db"))).unwrap();
     let builder =
-        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log());
+        Runtime::builder().seed(7).clock(Arc::new(TokioClock::since_unix_epoch())).call_log(journal.usage_log(None));
     let (agents, client) = agents(builder, server, attempts_max);
     let runtime = Arc::new(agents.start().await.unwrap());
     let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
@@ -169,17 +171,18 @@ fn agents(builder: RuntimeBuilder, server: &FakeServer, attempts_max: u32) -> (R
     agents_as(builder, server, |agent| agent.retry.attempts_max = attempts_max)
 }
 
+/// Agent `fast`, shaped as a test wants it.
 fn agents_as(
     builder: RuntimeBuilder,
     server: &FakeServer,
-    change: impl FnOnce(&mut AgentSettings),
+    shape: impl FnOnce(&mut AgentSettings),
 ) -> (RuntimeBuilder, Arc<ProviderClient>) {
     let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at(&format!("{}/v1", server.base_url))).unwrap());
     let backend = OpenAiAgent::try_new(Arc::clone(&client), asked()).unwrap();
     let mut agent = AgentSettings::new(name("fast"), name("local"));
     agent.timeouts =
         Timeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)), ..agent.timeouts };
-    change(&mut agent);
+    shape(&mut agent);
     let builder = builder.provider(ProviderSettings::new(name("local")));
     (builder.agent(agent, Arc::new(backend)), client)
 }
@@ -537,6 +540,48 @@ async fn an_answer_that_stalls_is_given_up() {
         }
         assert_eq!(status, 200, "its slot is free again: {stall:?} {attempt:?}");
     }
+}
+
+/// Between the two moments of a reload the gateway knows a name that the runtime does not.
+#[tokio::test]
+async fn a_model_whose_agent_is_on_its_way_is_not_found() {
+    let server = FakeServer::start(vec![]).await;
+    let (agents, _) = agents(Runtime::builder().seed(7), &server, 1);
+    let state = state();
+    state.door.open(without_runs(agents.start().await.unwrap()));
+    let mut gateway = Gateway::default();
+    gateway.add_model("gone", &Name::try_new("gone").unwrap());
+    let service = router(state, door::routes(gateway));
+    let answer = service.oneshot(post("/v1/chat/completions", r#"{"model":"gone","messages":[]}"#)).await.unwrap();
+    assert_eq!(answer.status().as_u16(), 404);
+    assert!(text(answer).await.contains("model_not_found"));
+}
+
+#[tokio::test]
+async fn another_protocol_is_no_answer() {
+    let switching = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n".to_vec();
+    let server = FakeServer::start(vec![vec![Step::Send(switching)]]).await;
+    let service = serving(&server, 1).await;
+    let request = Request::get("/agents/fast/x").header("proxy-connection", "keep-alive").body(Body::empty()).unwrap();
+    let got = service.oneshot(request).await.unwrap();
+    assert_eq!(got.status().as_u16(), 502);
+    assert!(text(got).await.contains("AGENT_BAD_REPLY"));
+    assert!(!server.requests().concat().contains("proxy-connection"));
+}
+
+/// What is paid for with our key stands in the ledger, whichever way it went.
+#[tokio::test]
+async fn what_is_passed_through_is_accounted_for() {
+    let server = FakeServer::start(vec![answer(200, "", "well"), answer(500, "", "ill")]).await;
+    let (service, _folder) = accounting(&server, 1).await;
+    for status in [200, 500] {
+        let request = Request::get("/agents/fast/x").body(Body::empty()).unwrap();
+        let got = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(got.status().as_u16(), status);
+        let _ = text(got).await;
+    }
+    let sum = accounted(&service, 2).await;
+    assert_eq!((&sum["failures"], &sum["refusals"]), (&json!(1), &json!(0)), "{sum}");
 }
 
 #[tokio::test]

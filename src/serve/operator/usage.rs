@@ -8,7 +8,11 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     journal::{
         query::TenantScope,
+<<<<<<< HEAD
         usage::{UsageCursor, UsageGroup, UsageLine, UsageQuery},
+=======
+        usage::{USAGE_LINES_MAX, UsageGroup, UsageLine, UsageQuery},
+>>>>>>> main
     },
     serve::{
         access::caller::Caller,
@@ -51,8 +55,13 @@ pub struct UsageSums {
     /// One a group, 10000 at most; what was called within the last moment may not be in it yet.
     #[schema(value_type = Vec<Object>)]
     pub data: Vec<UsageLine>,
+<<<<<<< HEAD
     /// Where the next page begins; `null` = these are all.
     pub next_cursor: Option<String>,
+=======
+    /// True where there were more sums than one answer holds: ask for fewer days, or other groups.
+    pub truncated: bool,
+>>>>>>> main
 }
 
 /// The routes.
@@ -71,8 +80,14 @@ pub(crate) async fn usage(
     let running = state.running().await?;
     let clock = running.runtime.clock();
     let query = query_of(&caller, asked, clock.unix_ms(clock.now()) / DAY_MS)?;
+<<<<<<< HEAD
     let page = running.journal.usage(query).await?;
     Ok(Answer(UsageSums { data: page.lines, next_cursor: page.next.map(|cursor| cursor.to_string()) }))
+=======
+    let data = running.journal.usage(query).await?;
+    let truncated = data.len() >= USAGE_LINES_MAX;
+    Ok(Answer(UsageSums { data, truncated }))
+>>>>>>> main
 }
 
 fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery, Failure> {

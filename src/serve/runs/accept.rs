@@ -110,7 +110,11 @@ async fn start_by_form(
     key: Option<String>,
     request: Request,
 ) -> Result<Response, Failure> {
+<<<<<<< HEAD
     let _place = state.caps.upload(caller.tenant.as_deref())?;
+=======
+    let _place = state.caps.upload(caller.key_name())?;
+>>>>>>> main
     let form = read_form(state, &caller, request).await?;
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });

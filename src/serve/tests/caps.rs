@@ -38,6 +38,19 @@ async fn questions_health_and_operators_are_answered_while_calls_and_streams_are
     until("a watcher that left frees its place", || world.state.caps.stream("other", None).is_ok()).await;
 }
 
+#[tokio::test]
+async fn one_callers_uploads_leave_places_for_others() {
+    let settings = ServeSettings { uploads_max: 3, uploads_key_max: 2, ..ServeSettings::default() };
+    let world = World::with(&keys(), settings).await;
+    let held: Vec<_> = (0..2).map(|_| world.state.caps.upload(Some("ann")).unwrap()).collect();
+    world.with_key("ann", "POST", "/v1/files", "bytes").await.fails(503, "LOAD_SHED");
+    world.with_key("bob", "POST", "/v1/files", "bytes").await.is(201);
+    let last = world.state.caps.upload(Some("bob")).unwrap();
+    world.with_key("bob", "POST", "/v1/files", "bytes").await.fails(503, "LOAD_SHED");
+    drop((held, last));
+    world.with_key("ann", "POST", "/v1/files", "bytes").await.is(201);
+}
+
 /// Whoever asks for runs and never for their end: what they hold in memory is bounded, and given back when they are over.
 #[tokio::test]
 async fn live_runs_are_bounded_in_number_and_in_bytes() {

@@ -8,3 +8,4 @@ mod captures;
 mod dead_letters;
 mod runs;
 pub(super) mod support;
+mod usage;

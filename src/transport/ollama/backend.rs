@@ -74,6 +74,7 @@ impl OllamaAgent {
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
         let chat = request::chat(&self.agent, request, wanted).await?;
+        let prompt_tokens = progress.tally().prompt_or(|| chat.prompt_tokens);
         let outgoing = Outgoing {
             method: Method::POST,
             path: request::CHAT_PATH.to_owned(),
@@ -90,15 +91,15 @@ impl OllamaAgent {
         .map_err(corrected)?;
         let status = answer.head.status;
         let completion = if answer.is_plain_json {
-            read_whole(answer, progress, chat.prompt_tokens).await?
+            read_whole(answer, progress, prompt_tokens).await?
         } else {
             let head = answer.head;
-            let mut reader = StreamReader::new();
-            read_stream::<NdjsonDecoder, _>(answer, clock, progress, chat.prompt_tokens, &mut reader).await?;
+            let mut reader = StreamReader::new(Arc::clone(progress.tally()));
+            read_stream::<NdjsonDecoder, _>(answer, clock, progress, prompt_tokens, &mut reader).await?;
             tell_of_load(reader.load_time(), progress);
-            reader.finish(head, chat.prompt_tokens)?
+            reader.finish(head, prompt_tokens)?
         };
-        output::reply(completion, self.agent.asked.promise(), chat.prompt_tokens, status)
+        output::reply(completion, self.agent.asked.promise(), (progress.tally(), prompt_tokens), status)
     }
 }
 
@@ -131,7 +132,7 @@ pub(super) fn tell_of_load(load_time: Duration, progress: &Progress) {
 async fn read_whole(answer: Answer, progress: &Progress, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
     let head = answer.head;
     let body = answer.into_body().await?;
-    let mut reader = StreamReader::new();
+    let mut reader = StreamReader::new(Arc::clone(progress.tally()));
     for object in objects_of(head, &body)? {
         reader.read(head, object)?;
     }
@@ -150,7 +151,9 @@ impl Backend for OllamaAgent {
                 None => self.exchange(request, progress).await,
                 Some(relay) => match relay.kind {
                     RelayKind::Chat => exchange::chat(&self.client, &self.agent, request, relay, progress).await,
-                    RelayKind::Embeddings => embeddings::embed(&self.client, &self.agent, request, relay).await,
+                    RelayKind::Embeddings => {
+                        embeddings::embed(&self.client, &self.agent, request, relay, progress).await
+                    }
                 },
             };
             done.map_err(|failure| self.client.scrub(failure))

@@ -7,7 +7,12 @@ use serde_json::Value;
 
 use crate::{
     model::reply::Usage,
-    transport::{ndjson::JsonObject, openai::completion::FINISH_UNKNOWN, usage::tokens},
+    runtime::tally::Tally,
+    transport::{
+        ndjson::JsonObject,
+        openai::completion::FINISH_UNKNOWN,
+        usage::{Known, tokens},
+    },
 };
 
 /// One line.
@@ -72,6 +77,16 @@ impl Line {
         Self { content, thinking, tool_calls, logprobs, done: reason, prompt_tokens, output_tokens, load_time }
     }
 
+    /// Lets a tally hear what the model put out in it.
+    pub fn heard_by(&self, tally: &Tally) {
+        tally.heard(&self.content);
+        tally.heard(&self.thinking);
+        for call in &self.tool_calls {
+            tally.heard(&call.name);
+            tally.heard(&call.arguments.to_string());
+        }
+    }
+
     /// Whether the model put something out in it.
     pub fn says_something(&self) -> bool {
         !self.content.is_empty() || !self.thinking.is_empty() || !self.tool_calls.is_empty()
@@ -86,14 +101,14 @@ fn tool_call(call: &Value) -> Option<ToolCall> {
     Some(ToolCall { id, name, arguments })
 }
 
-/// What an exchange used: as told, and what was not told counted by us and marked.
-pub fn usage(prompt_told: Option<u64>, output_told: Option<u64>, prompt_counted: u64, output_counted: u64) -> Usage {
-    Usage {
-        prompt_tokens: prompt_told.unwrap_or(prompt_counted),
-        output_tokens: output_told.unwrap_or(output_counted),
-        estimated: prompt_told.is_none() || output_told.is_none(),
+/// What an exchange used: as told, and what was not told counted by us and marked. The counts of a line stand on the last one only.
+pub fn usage(prompt_told: Option<u64>, output_told: Option<u64>, tally: &Tally, (prompt, pieces): (u64, u64)) -> Usage {
+    let told = Usage {
+        prompt_tokens: prompt_told.unwrap_or_default(),
+        output_tokens: output_told.unwrap_or_default(),
         ..Usage::default()
-    }
+    };
+    Known { told: Some(told), total: None, pieces, pieces_told: pieces }.usage(tally, || prompt)
 }
 
 #[cfg(test)]
@@ -146,8 +161,9 @@ mod tests {
             (None, Some(3), (7, 3, true)),
             (Some(26), None, (26, 2, true)),
             (None, None, (7, 2, true)),
+            (Some(0), Some(3), (7, 3, true)),
         ] {
-            let got = usage(prompt, output, 7, 2);
+            let got = usage(prompt, output, &Tally::default(), (7, 2));
             assert_eq!((got.prompt_tokens, got.output_tokens, got.estimated), want);
         }
     }

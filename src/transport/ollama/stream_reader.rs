@@ -1,7 +1,7 @@
 //! Reads the lines of a model's answer, without sockets and clocks. An answer is complete when a line says `"done": true`; with no such
 //! line it was cut, whatever came before.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
@@ -10,13 +10,13 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
+    runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         ndjson::JsonObject,
         openai::completion::{Completion, FINISH_UNKNOWN, is_no_draft, no_draft},
         reading::{AnswerReader, Heard, Stage},
-        usage::estimate_tokens,
     },
 };
 
@@ -28,6 +28,7 @@ use super::{
 /// The reader of one answer.
 #[derive(Debug, Default)]
 pub struct StreamReader {
+    tally: Arc<Tally>,
     text: String,
     pieces: u64,
     prompt_told: Option<u64>,
@@ -49,9 +50,9 @@ pub(super) fn read_line(head: AnswerHead, object: JsonObject) -> Result<Line, At
 }
 
 impl StreamReader {
-    /// A reader at the beginning of an answer.
-    pub fn new() -> Self {
-        Self::default()
+    /// A reader at the beginning of an answer; `tally` hears what the model puts out.
+    pub fn new(tally: Arc<Tally>) -> Self {
+        Self { tally, ..Self::default() }
     }
 
     /// How long the model was loaded for this answer, as its last line told.
@@ -59,8 +60,8 @@ impl StreamReader {
         self.load_time
     }
 
-    fn output_counted(&self) -> u64 {
-        estimate_tokens(&self.text).max(self.pieces)
+    fn usage(&self, prompt_tokens: u64) -> Usage {
+        usage(self.prompt_told, self.output_told, &self.tally, (prompt_tokens, self.pieces))
     }
 }
 
@@ -72,11 +73,12 @@ impl AnswerReader for StreamReader {
             return Ok(Heard::Nothing);
         }
         let line = read_line(head, object)?;
+        self.pieces += u64::from(line.says_something());
+        line.heard_by(&self.tally);
         self.prompt_told = line.prompt_tokens.or(self.prompt_told);
         self.output_told = line.output_tokens.or(self.output_told);
         self.done = line.done;
         self.load_time = line.load_time;
-        self.pieces += u64::from(!line.content.is_empty());
         self.text.push_str(&line.content);
         if self.text.len() > BODY_BYTES_MAX {
             let bad =
@@ -96,7 +98,7 @@ impl AnswerReader for StreamReader {
 
     fn used(&self, prompt_tokens: u64) -> Option<Usage> {
         let begun = self.pieces > 0 || self.output_told.is_some();
-        begun.then(|| usage(self.prompt_told, self.output_told, prompt_tokens, self.output_counted()))
+        begun.then(|| self.usage(prompt_tokens))
     }
 
     fn finish(self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
@@ -108,7 +110,7 @@ impl AnswerReader for StreamReader {
             return Err(no_draft(head.status));
         }
         Ok(Completion {
-            usage: Some(usage(self.prompt_told, self.output_told, prompt_tokens, self.output_counted())),
+            usage: Some(self.usage(prompt_tokens)),
             text: self.text,
             pieces: self.pieces,
             finish_reason: self.done.unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),

@@ -67,6 +67,7 @@ impl OpenAiAgent {
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         let wanted = request::wanted(&self.agent, progress.is_watched());
         let chat = request::chat(&self.agent, request, wanted).await?;
+        let prompt_tokens = progress.tally().prompt_or(|| chat.prompt_tokens);
         let outgoing = Outgoing {
             method: Method::POST,
             path: self.agent.settings.paths.chat.for_model(&self.agent.settings.model),
@@ -82,13 +83,13 @@ impl OpenAiAgent {
         };
         let head = answer.head;
         let completion = if answer.is_event_stream {
-            let mut reader = StreamReader::new();
-            read_stream::<SseDecoder, _>(answer, clock, progress, chat.prompt_tokens, &mut reader).await?;
-            reader.finish(head, chat.prompt_tokens)?
+            let mut reader = StreamReader::new(Arc::clone(progress.tally()));
+            read_stream::<SseDecoder, _>(answer, clock, progress, prompt_tokens, &mut reader).await?;
+            reader.finish(head, prompt_tokens)?
         } else {
-            Completion::read(head, &answer.into_body().await?)?
+            Completion::read(head, &answer.into_body().await?, progress.tally())?
         };
-        output::reply(completion, self.agent.promise(), chat.prompt_tokens, head.status)
+        output::reply(completion, self.agent.promise(), (progress.tally(), prompt_tokens), head.status)
     }
 }
 

@@ -7,9 +7,10 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
+    runtime::tally::Tally,
     transport::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
-        usage,
+        usage::{self, Known},
     },
 };
 
@@ -45,11 +46,13 @@ pub struct Completion {
     pub total_tokens: Option<u64>,
     /// Pieces that the text came in; each is at least one token.
     pub pieces: u64,
+    /// How many of them had come when the server told its tokens last.
+    pub pieces_told: u64,
 }
 
 impl Completion {
-    /// Reads a whole answer.
-    pub fn read(head: AnswerHead, body: &[u8]) -> Result<Self, AttemptFailure> {
+    /// Reads a whole answer; `tally` hears what the model put out.
+    pub fn read(head: AnswerHead, body: &[u8], tally: &Tally) -> Result<Self, AttemptFailure> {
         let bad = |message: String| AttemptFailure {
             status: Some(head.status),
             ..AttemptFailure::new(Ending::BadReply, message)
@@ -62,8 +65,12 @@ impl Completion {
         let choice = value.pointer("/choices/0").ok_or_else(|| bad("the answer holds no choice".to_owned()))?;
         let message = choice.get("message").ok_or_else(|| bad("the answer's choice holds no message".to_owned()))?;
         let text = message.get("content").map_or_else(String::new, content_text);
+        tally.heard(&text);
+        let beside = hear_beside(message, tally);
+        let pieces = u64::from(!text.is_empty() || beside);
         Ok(Self {
-            pieces: u64::from(!text.is_empty()),
+            pieces,
+            pieces_told: pieces,
             text,
             refusal: message.get("refusal").and_then(Value::as_str).map(str::to_owned),
             finish_reason: finish_reason(choice).unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
@@ -72,20 +79,37 @@ impl Completion {
         })
     }
 
-    /// Tokens used: as told, else counted by us and marked so.
-    pub fn usage_or_estimate(&self, prompt_tokens: u64) -> Usage {
-        if let Some(told) = self.usage {
-            return told;
-        }
-        let output_tokens = usage::estimate_tokens(&self.text).max(self.pieces);
-        let prompt_tokens = self.total_tokens.map_or(prompt_tokens, |total| total.saturating_sub(output_tokens));
-        Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() }
+    /// Tokens used: as told, else as they were counted, and marked so.
+    pub fn usage_or_estimate(&self, tally: &Tally, prompt_tokens: u64) -> Usage {
+        let known =
+            Known { told: self.usage, total: self.total_tokens, pieces: self.pieces, pieces_told: self.pieces_told };
+        known.usage(tally, || prompt_tokens)
     }
 }
 
 /// Why a choice stopped, if it says so.
 pub(super) fn finish_reason(choice: &Value) -> Option<String> {
     choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty()).map(str::to_owned)
+}
+
+/// Lets `tally` hear what a message or a piece of one says beside its content; true if that is something.
+pub(super) fn hear_beside(message: &Value, tally: &Tally) -> bool {
+    let mut said = false;
+    let mut hear = |text: Option<&Value>| {
+        if let Some(text) = text.and_then(Value::as_str).filter(|text| !text.is_empty()) {
+            tally.heard(text);
+            said = true;
+        }
+    };
+    for key in ["refusal", "reasoning", "reasoning_content"] {
+        hear(message.get(key));
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+    for function in calls.filter_map(|call| call.get("function")).chain(message.get("function_call")) {
+        hear(function.get("name"));
+        hear(function.get("arguments"));
+    }
+    said
 }
 
 /// A message's content: text, or parts of which some are text.
@@ -110,20 +134,20 @@ mod tests {
     proptest! {
         #[test]
         fn no_body_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _ = Completion::read(head(), &bytes);
+            let _ = Completion::read(head(), &bytes, &Tally::default());
         }
 
         #[test]
         fn a_mangled_answer_is_read_or_refused(cut in 0_usize..200, put in any::<u8>()) {
             let answer = r#"{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"안녕"}}],"usage":{"prompt_tokens":5,"completion_tokens":2}}"#;
             let mut bytes = answer.as_bytes().to_vec();
-            let whole = Completion::read(head(), &bytes).map(|completion| completion.text);
+            let whole = Completion::read(head(), &bytes, &Tally::default()).map(|completion| completion.text);
             prop_assert_eq!(whole.ok(), Some("안녕".to_owned()));
             let at = cut.min(bytes.len() - 1);
             bytes[at] = put;
-            let _ = Completion::read(head(), &bytes);
+            let _ = Completion::read(head(), &bytes, &Tally::default());
             bytes.truncate(at);
-            prop_assert!(Completion::read(head(), &bytes).is_err());
+            prop_assert!(Completion::read(head(), &bytes, &Tally::default()).is_err());
         }
     }
 }

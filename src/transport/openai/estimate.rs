@@ -8,7 +8,7 @@ use crate::{
     runtime::{
         ports::{Asked, TokenEstimate},
         relay::RelayKind,
-        token_count::Vocabulary,
+        token_count::{TokenCounter, Vocabulary},
     },
 };
 
@@ -68,7 +68,11 @@ fn of_body(kind: RelayKind, body: &RawObject, model: &str) -> TokenEstimate {
         RelayKind::Chat => told.map(|tokens| tokens.saturating_mul(answers)),
     };
     if body.as_str().len() > BODY_BYTES_MAX {
-        return TokenEstimate { prompt: body.as_str().len() as u64 / BYTES_PER_TOKEN, output_max };
+        return TokenEstimate {
+            prompt: body.as_str().len() as u64 / BYTES_PER_TOKEN,
+            output_max,
+            counter: TokenCounter::Letters,
+        };
     }
     let read = |name: &str| body.get(name).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let mut counting = Counting::default();
@@ -137,9 +141,11 @@ impl Counting {
     }
 
     fn estimate(self, model: &str, output_max: Option<u64>) -> TokenEstimate {
-        let text = Vocabulary::of_model(model).count(self.text.trim_end());
+        let vocabulary = Vocabulary::of_model(model);
+        let text = vocabulary.count(self.text.trim_end());
         let beside = self.messages * MESSAGE_TOKENS + self.pictures * IMAGE_TOKENS + self.tokens;
-        TokenEstimate { prompt: text.saturating_add(beside), output_max }
+        let counter = TokenCounter::Vocabulary(vocabulary);
+        TokenEstimate { prompt: text.saturating_add(beside), output_max, counter }
     }
 }
 
@@ -154,7 +160,7 @@ mod tests {
 
     fn of(kind: RelayKind, body: &Value) -> (u64, Option<u64>) {
         let body = RawObject::try_new(body.to_string().into_bytes()).unwrap();
-        let TokenEstimate { prompt, output_max } = of_body(kind, &body, "gpt-4o");
+        let TokenEstimate { prompt, output_max, .. } = of_body(kind, &body, "gpt-4o");
         (prompt, output_max)
     }
 

@@ -8,6 +8,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
+    runtime::tally::Tally,
     transport::error_body::{MESSAGE_CHARS_MAX, cut},
 };
 
@@ -19,17 +20,18 @@ use super::{
 /// So many of the faults of an output are told.
 const FAULTS_MAX: usize = 3;
 
-/// The agent's reply. `prompt_tokens` is the estimate for servers that tell no usage.
+/// The agent's reply. For servers that tell no usage the tally has counted, and the prompt is taken for so many tokens if nobody has
+/// reserved for it.
 pub(in crate::transport) fn reply(
     completion: Completion,
     promise: Promise<'_>,
-    prompt_tokens: u64,
+    (tally, prompt_tokens): (&Tally, u64),
     status: u16,
 ) -> Result<Reply, AttemptFailure> {
     if completion.text.is_empty() && is_no_draft(Some(&completion.finish_reason)) {
         return Err(no_draft(status));
     }
-    let usage = completion.usage_or_estimate(prompt_tokens);
+    let usage = completion.usage_or_estimate(tally, prompt_tokens);
     let output = match promise {
         Promise::Text(None) => Ok(json!({ "text": plain_text(&completion) })),
         Promise::Text(Some(_)) if completion.text.trim().is_empty() && is_refusal(&completion) => {
@@ -114,7 +116,7 @@ fn without_fence(text: &str) -> &str {
 mod tests {
     use super::*;
     use crate::{
-        model::reply::Usage,
+        model::reply::{CountedBy, Usage},
         transport::openai::settings::{CheckedSettings, OpenAiSettings},
     };
 
@@ -156,7 +158,7 @@ mod tests {
             ("", "stop", Err(Ending::BadReply)),
             ("", "content_filter", Err(filtered)),
         ] {
-            let got = reply(completion(text, finish), Promise::Json(&shape()), 5, 200);
+            let got = reply(completion(text, finish), Promise::Json(&shape()), (&Tally::default(), 5), 200);
             let got = got.map(|reply| assert_eq!(reply.output, json!({"score": 80}))).map_err(|failure| {
                 assert_eq!((failure.status, failure.usage.map(|usage| usage.prompt_tokens)), (Some(200), Some(5)));
                 failure.ending
@@ -172,7 +174,8 @@ mod tests {
             (r#"{"score": "a secret text"}"#, "stop", "/score: "),
             ("no", "stop", "is no JSON"),
         ] {
-            let failure = reply(completion(text, finish), Promise::Json(&shape()), 5, 200).unwrap_err();
+            let failure =
+                reply(completion(text, finish), Promise::Json(&shape()), (&Tally::default(), 5), 200).unwrap_err();
             assert!(failure.message.contains(part) && !failure.message.contains("secret"), "{}", failure.message);
         }
     }
@@ -181,16 +184,24 @@ mod tests {
     fn plain_text_and_its_usage() {
         let refusal = Completion { refusal: Some("I cannot".to_owned()), ..completion("", "stop") };
         let told = Usage { prompt_tokens: 9, output_tokens: 8, estimated: false, ..Usage::default() };
-        let counted =
-            |prompt_tokens, output_tokens| Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() };
+        let counted_by = Some(CountedBy::Letters);
+        let counted = |prompt_tokens, output_tokens| Usage {
+            prompt_tokens,
+            output_tokens,
+            estimated: true,
+            counted_by,
+            ..Usage::default()
+        };
         for (given, text, usage) in [
             (completion("좋은 글", "stop"), "좋은 글", counted(5, 3)),
             (Completion { pieces: 7, ..completion("좋은 글", "length") }, "좋은 글", counted(5, 7)),
-            (Completion { usage: Some(told), ..completion("a", "stop") }, "a", told),
+            (Completion { usage: Some(told), pieces: 1, pieces_told: 1, ..completion("a", "stop") }, "a", told),
             (Completion { total_tokens: Some(40), ..completion("", "content_filter") }, "", counted(40, 0)),
             (refusal, "I cannot", counted(5, 0)),
         ] {
-            let reply = reply(given, Promise::Text(None), 5, 200).unwrap();
+            let tally = Tally::default();
+            tally.heard(&given.text);
+            let reply = reply(given, Promise::Text(None), (&tally, 5), 200).unwrap();
             assert_eq!((reply.output, reply.usage), (json!({ "text": text }), Some(usage)));
         }
     }
@@ -201,11 +212,13 @@ mod tests {
         for (text, finish, good) in
             [("# A post", "stop", true), ("cut off in the mid", "length", true), ("x", "stop", false)]
         {
-            let got = reply(completion(text, finish), Promise::Text(Some(&promise)), 5, 200);
+            let got = reply(completion(text, finish), Promise::Text(Some(&promise)), (&Tally::default(), 5), 200);
             assert_eq!(got.as_ref().ok().map(|reply| reply.output.clone()), good.then(|| json!({ "text": text })));
             assert_eq!(got.err().map(|failure| failure.ending), (!good).then_some(Ending::BadReply));
         }
-        let withheld = reply(completion("", "content_filter"), Promise::Text(Some(&promise)), 5, 200).unwrap_err();
+        let withheld =
+            reply(completion("", "content_filter"), Promise::Text(Some(&promise)), (&Tally::default(), 5), 200)
+                .unwrap_err();
         assert!(matches!(withheld.ending, Ending::Status { content_filter: true, .. }));
     }
 }

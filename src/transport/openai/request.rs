@@ -6,11 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     model::{contract, reply::AttemptFailure},
-    runtime::ports::AttemptRequest,
+    runtime::{ports::AttemptRequest, token_count::TokenCounter},
     transport::{
         http_agent::request::{Wanted, invalid_input},
         template::{TemplateError, fill_callers_prompt},
-        usage,
     },
 };
 
@@ -70,7 +69,7 @@ pub(super) async fn chat(
     let parts = [("system", settings.system.as_deref()), ("user", Some(prompt.as_str()))];
     for (role, text) in parts {
         let Some(text) = text else { continue };
-        prompt_tokens += usage::estimate_tokens(text) + MESSAGE_TOKENS;
+        prompt_tokens += TokenCounter::Letters.count(text) + MESSAGE_TOKENS;
         messages.push(json!({ "role": role, "content": text }));
     }
     images::put_beside(&mut messages, &images);

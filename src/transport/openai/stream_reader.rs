@@ -1,6 +1,8 @@
 //! Reads the frames of a model's stream, without sockets and clocks. A stream is complete when it told why it stopped or sent its
 //! last mark; with neither it was cut, whatever came before. Anthropic's frames are understood beside OpenAI's.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::{
@@ -8,6 +10,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
+    runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
@@ -17,20 +20,24 @@ use crate::{
     },
 };
 
-use super::completion::{Completion, FINISH_UNKNOWN, finish_reason};
+use super::completion::{Completion, FINISH_UNKNOWN, finish_reason, hear_beside};
+
+/// Where a frame tells the tokens so far.
+const USAGE_PLACES: [&str; 2] = ["/usage", "/message/usage"];
 
 /// The reader of one stream.
 #[derive(Debug, Default)]
 pub struct StreamReader {
     read: Completion,
+    tally: Arc<Tally>,
     finish_reason: Option<String>,
     is_done: bool,
 }
 
 impl StreamReader {
-    /// A reader at the beginning of a stream.
-    pub fn new() -> Self {
-        Self::default()
+    /// A reader at the beginning of a stream; `tally` hears what the model puts out.
+    pub fn new(tally: Arc<Tally>) -> Self {
+        Self { tally, ..Self::default() }
     }
 
     /// Reads one frame.
@@ -54,6 +61,12 @@ impl StreamReader {
             return Err(failure);
         }
         let meaning = self.take(&frame);
+        if matches!(meaning, Heard::Content(_) | Heard::AtWork) {
+            self.read.pieces += 1;
+        }
+        if USAGE_PLACES.iter().any(|place| frame.pointer(place).is_some_and(Value::is_object)) {
+            self.read.pieces_told = self.read.pieces;
+        }
         if self.read.text.len() > BODY_BYTES_MAX {
             return Err(failed(Ending::BadReply, format!("the answer is larger than {BODY_BYTES_MAX} bytes")));
         }
@@ -66,7 +79,7 @@ impl StreamReader {
     }
 
     fn take(&mut self, frame: &Value) -> Heard {
-        for place in ["/usage", "/message/usage"] {
+        for place in USAGE_PLACES {
             if let Some(told) = frame.pointer(place) {
                 usage::update(&mut self.read.usage, told);
                 self.read.total_tokens = told.get("total_tokens").and_then(Value::as_u64).or(self.read.total_tokens);
@@ -89,13 +102,15 @@ impl StreamReader {
         if let Some(refusal) = text("refusal") {
             self.read.refusal.get_or_insert_default().push_str(refusal);
         }
+        let beside = delta.is_some_and(|delta| hear_beside(delta, &self.tally));
         if let Some(content) = text("content") {
             return self.content(content);
         }
         let calls = delta.and_then(|delta| delta.get("tool_calls")).is_some_and(|calls| !calls.is_null());
         if finished {
+            self.read.pieces += u64::from(beside);
             Heard::Nothing
-        } else if calls || ["reasoning_content", "reasoning", "refusal"].iter().any(|key| text(key).is_some()) {
+        } else if calls || beside {
             Heard::AtWork
         } else {
             Heard::Nothing
@@ -106,10 +121,14 @@ impl StreamReader {
     fn take_typed(&mut self, frame: &Value) -> Heard {
         let text = |place: &str| frame.pointer(place).and_then(Value::as_str).filter(|text| !text.is_empty());
         match frame.get("type").and_then(Value::as_str) {
-            Some("content_block_delta") => match text("/delta/text") {
-                Some(content) => self.content(content),
-                None => Heard::AtWork,
-            },
+            Some("content_block_delta") => {
+                if let Some(content) = text("/delta/text") {
+                    return self.content(content);
+                }
+                let parts = ["/delta/thinking", "/delta/partial_json"];
+                parts.iter().filter_map(|place| text(place)).for_each(|part| self.tally.heard(part));
+                Heard::AtWork
+            }
             Some("message_delta") => {
                 let Some(reason) = text("/delta/stop_reason") else { return Heard::Nothing };
                 self.finish_reason = Some(reason.to_owned());
@@ -125,7 +144,7 @@ impl StreamReader {
 
     fn content(&mut self, text: &str) -> Heard {
         self.read.text.push_str(text);
-        self.read.pieces += 1;
+        self.tally.heard(text);
         Heard::Content(text.to_owned())
     }
 }
@@ -147,7 +166,7 @@ impl AnswerReader for StreamReader {
 
     fn used(&self, prompt_tokens: u64) -> Option<Usage> {
         let used = self.read.pieces > 0 || self.read.usage.is_some();
-        used.then(|| self.read.usage_or_estimate(prompt_tokens))
+        used.then(|| self.read.usage_or_estimate(&self.tally, prompt_tokens))
     }
 
     fn finish(self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {

@@ -9,7 +9,7 @@ use crate::model::{
     clock::Timestamp,
     ended::{Ended, EndedScope},
     reply::Usage,
-    run::{RunRecord, StepRecord, StepStatus},
+    run::{RunRecord, RunTokens, StepRecord, StepStatus},
 };
 
 impl RunPlan {
@@ -25,6 +25,8 @@ impl RunPlan {
             ended_ms: self.ended.map(|at| self.unix_ms(at)),
             duration_ms: self.ended.map(|at| milliseconds(at, self.created)),
             tokens: self.usage.into(),
+            cost: self.usage.cost,
+            currency: self.usage.cost.and(self.currency.as_deref()).map(str::to_owned),
             output: self.output.clone(),
             steps: self.step_records(),
             degraded: self.degraded(),
@@ -85,6 +87,8 @@ impl RunPlan {
             duration_ms: item.started.zip(item.ended).map(|(started, ended)| milliseconds(ended, started)),
             attempts: item.attempts.clone(),
             refusals: item.refusals.clone(),
+            tokens: item.usage.map(RunTokens::from),
+            cost: item.usage.and_then(|usage| usage.cost),
             ..self.end_record(step, iteration, status, end)
         }
     }
@@ -114,6 +118,8 @@ impl RunPlan {
             duration_ms: None,
             attempts: Vec::new(),
             refusals: Vec::new(),
+            tokens: None,
+            cost: None,
             degraded: end.and_then(|end| end.degraded.clone()),
             error: end.and_then(|end| end.error.clone()),
             output: end.and_then(|end| end.output.clone()),

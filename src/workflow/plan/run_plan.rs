@@ -41,6 +41,8 @@ pub struct RunSeed {
     pub deadline: Option<Duration>,
     /// Unix time of [`Timestamp::ZERO`] in milliseconds, for records and events.
     pub unix_zero_ms: u64,
+    /// The money of costs, as configured.
+    pub currency: Option<Arc<str>>,
 }
 
 /// What the news that a plan is told are to it.
@@ -62,6 +64,7 @@ pub struct RunPlan {
     pub(super) created: Timestamp,
     pub(super) deadline: Timestamp,
     pub(super) unix_zero_ms: u64,
+    pub(super) currency: Option<Arc<str>>,
     pub(super) input: Value,
     pub(super) status: RunStatus,
     pub(super) started: Option<Timestamp>,
@@ -103,6 +106,7 @@ impl RunPlan {
             created: seed.created,
             deadline: seed.created.after(allowed),
             unix_zero_ms: seed.unix_zero_ms,
+            currency: seed.currency,
             input,
             status: RunStatus::Queued,
             started: None,

@@ -11,7 +11,7 @@ use crate::{
         reply::{AttemptFailure, Reply, Usage},
     },
     runtime::{
-        ports::AttemptRequest,
+        ports::{AttemptRequest, Progress},
         relay::{Relay, RelayPiece},
     },
     transport::{
@@ -45,6 +45,7 @@ pub(in crate::transport::ollama) async fn embed(
     agent: &CheckedOllama,
     attempt: &AttemptRequest,
     relay: &Relay,
+    progress: &Progress,
 ) -> Result<Reply, AttemptFailure> {
     let asked: Value = serde_json::from_str(relay.body.as_str()).map_err(|error| invalid_input(error.to_string()))?;
     let inputs = inputs(&asked)?;
@@ -71,12 +72,10 @@ pub(in crate::transport::ollama) async fn embed(
     if vectors.len() != inputs.len() {
         return Err(bad(head, format!("{} texts were sent, and {} embeddings came back", inputs.len(), vectors.len())));
     }
-    let usage = Usage {
-        prompt_tokens: prompt_tokens.unwrap_or(counted),
-        output_tokens: 0,
-        estimated: prompt_tokens.is_none(),
-        ..Usage::default()
-    };
+    let usage = prompt_tokens.filter(|told| *told > 0).map_or_else(
+        || progress.tally().estimate(|| counted, 0),
+        |prompt_tokens| Usage { prompt_tokens, ..Usage::default() },
+    );
     let whole = answer_of(&vectors, encoding, agent.model(), usage);
     hand_on(relay, RelayPiece::Whole(Bytes::from(whole.to_string()))).await?;
     Ok(reply(head, Some(usage), None))

@@ -1,6 +1,7 @@
 //! One relayed exchange: a request in OpenAI's shape out in Ollama's, its lines back as chunks or as one answer.
 
 use std::{
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
     vec,
 };
@@ -16,6 +17,7 @@ use crate::{
     runtime::{
         ports::{AttemptRequest, Progress},
         relay::{Relay, RelayForm},
+        tally::Tally,
     },
     transport::{
         client::{Outgoing, ProviderClient},
@@ -41,7 +43,6 @@ use crate::{
         },
         sse::SseEvent,
         stream::{LineStream, StreamClock},
-        usage::estimate_tokens,
     },
 };
 
@@ -82,7 +83,8 @@ pub(in crate::transport::ollama) async fn chat(
         Lines::Stream(Box::new(LineStream::new(head.status, answer.into_pieces(), clock)))
     };
     let chunks = Chunks::new(&attempt.call_id, unix_s(), agent.model());
-    let heard = Heard { prompt_counted: asked.prompt_tokens, ..Heard::default() };
+    let tally = Arc::clone(progress.tally());
+    let heard = Heard { prompt_counted: tally.prompt_or(|| asked.prompt_tokens), tally, ..Heard::default() };
     let reading = Reading { head, lines, chunks, heard, progress };
     match relay.form {
         RelayForm::Stream { usage } => reading.into_frames(Way::new(attempt, relay, progress, usage)).await,
@@ -125,10 +127,10 @@ impl Lines {
 /// What was heard so far.
 #[derive(Debug, Default)]
 struct Heard {
+    tally: Arc<Tally>,
     prompt_counted: u64,
     prompt_told: Option<u64>,
     output_told: Option<u64>,
-    output_counted: u64,
     pieces: u64,
     tool_calls: usize,
     done: Option<String>,
@@ -140,12 +142,12 @@ impl Heard {
         self.output_told = line.output_tokens.or(self.output_told);
         self.pieces += u64::from(line.says_something());
         self.tool_calls += line.tool_calls.len();
-        self.output_counted += estimate_tokens(&line.content) + estimate_tokens(&line.thinking);
+        line.heard_by(&self.tally);
         self.done.clone_from(&line.done);
     }
 
     fn usage(&self) -> Usage {
-        usage(self.prompt_told, self.output_told, self.prompt_counted, self.output_counted.max(self.pieces))
+        usage(self.prompt_told, self.output_told, &self.tally, (self.prompt_counted, self.pieces))
     }
 
     /// What an answer that breaks off here has used; `None` while there is nothing to pay for.

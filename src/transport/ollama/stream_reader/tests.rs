@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    model::reply::CountedBy,
     policy::verdict::{Keyed, Verdict, judge},
     transport::{cuts, ndjson::NdjsonDecoder, shared_cases},
 };
@@ -17,7 +18,7 @@ fn head() -> AnswerHead {
 fn read(text: &[u8]) -> (String, Result<Completion, AttemptFailure>) {
     let (objects, cut) = cuts::decode::<NdjsonDecoder>([text]);
     assert_eq!(cut, None);
-    let mut reader = StreamReader::new();
+    let mut reader = StreamReader::default();
     let mut delivered = String::new();
     for object in objects {
         match reader.read(head(), object) {
@@ -52,7 +53,7 @@ fn b33_an_error_line_is_a_failure_and_what_was_said_stays() {
 fn b34_a_model_that_was_only_loaded_or_put_away_has_not_answered() {
     for file in ["answer_chat.json", "answer_unload.json"] {
         let Some(text) = shared_cases::text(&format!("cases/B34/{file}")) else { return };
-        let mut reader = StreamReader::new();
+        let mut reader = StreamReader::default();
         reader.read(head(), serde_json::from_str(&text).unwrap()).unwrap();
         let failure = reader.finish(head(), 7).unwrap_err();
         assert_eq!((&failure.ending, failure.usage), (&Ending::NoDraft, Some(Usage::default())), "{file}");
@@ -67,8 +68,9 @@ fn b34_a_model_that_was_only_loaded_or_put_away_has_not_answered() {
 /// The seven endings of TRAPS B30, in lines.
 #[test]
 fn only_done_ends_an_answer() {
-    let usage = |prompt_tokens, output_tokens, estimated| {
-        Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
+    let usage = |prompt_tokens, output_tokens, estimated: bool| {
+        let counted_by = estimated.then_some(CountedBy::Letters);
+        Some(Usage { prompt_tokens, output_tokens, estimated, counted_by, ..Usage::default() })
     };
     let done = |rest: &str| format!("{{\"message\":{{\"content\":\"\"}},\"done\":true{rest}}}");
     for (text, want, want_usage) in [
@@ -132,7 +134,7 @@ fn errors_under_a_good_status() {
 
 #[test]
 fn thoughts_and_tool_calls_are_work_but_no_text() {
-    let mut reader = StreamReader::new();
+    let mut reader = StreamReader::default();
     for (line, want) in [
         (json!({"message": {"content": "", "thinking": "흠"}}), Heard::AtWork),
         (json!({"message": {"tool_calls": [{"function": {"name": "a", "arguments": {}}}]}}), Heard::AtWork),

@@ -1,6 +1,8 @@
 //! One relayed exchange: the caller's request out, the answer back. Until the model's first output the attempt can be repeated or
 //! another target be asked; from then on frames go on as they come.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use reqwest::Method;
 
@@ -12,6 +14,7 @@ use crate::{
     runtime::{
         ports::{AttemptRequest, Progress},
         relay::{Relay, RelayForm, RelayPiece},
+        tally::Tally,
     },
     transport::{
         client::{Answer, Outgoing, ProviderClient},
@@ -61,21 +64,23 @@ pub(in crate::transport::openai) async fn exchange(
     match (answer.is_event_stream, relay.form) {
         (true, RelayForm::Stream { usage }) => {
             let head = answer.head;
-            read(answer, clock, head, relay, Way::new(attempt, relay, progress, usage)).await
+            let way = Way::new(attempt, relay, progress, usage);
+            read(answer, clock, (head, progress.tally()), relay, way).await
         }
         (true, RelayForm::Whole) => {
             let head = answer.head;
-            read(answer, clock, head, relay, Gathering::new(relay, progress, head)).await
+            let gathering = Gathering::new(relay, progress, head);
+            read(answer, clock, (head, progress.tally()), relay, gathering).await
         }
         (false, RelayForm::Whole) => pass_whole(answer, relay, progress).await,
         (false, RelayForm::Stream { .. }) => refuse_whole(answer).await,
     }
 }
 
-async fn pass_whole(answer: Answer, relay: &Relay, _: &Progress) -> Result<Reply, AttemptFailure> {
+async fn pass_whole(answer: Answer, relay: &Relay, progress: &Progress) -> Result<Reply, AttemptFailure> {
     let head = answer.head;
     let body = Bytes::from(answer.into_body().await?);
-    let seen = whole::look(relay.kind, head, &body, || request::estimate_prompt(relay))?;
+    let seen = whole::look(relay.kind, head, &body, (progress.tally(), || request::estimate_prompt(relay)))?;
     hand_on(relay, RelayPiece::Whole(body)).await?;
     Ok(reply(head, Some(seen.usage), seen.finish_reason))
 }
@@ -84,7 +89,7 @@ async fn pass_whole(answer: Answer, relay: &Relay, _: &Progress) -> Result<Reply
 async fn refuse_whole(answer: Answer) -> Result<Reply, AttemptFailure> {
     let head = answer.head;
     let body = answer.into_body().await?;
-    whole::look(crate::runtime::relay::RelayKind::Chat, head, &body, || 0)?;
+    whole::look(crate::runtime::relay::RelayKind::Chat, head, &body, (&Tally::default(), || 0))?;
     let bad = AttemptFailure::new(Ending::BadReply, "a stream was asked for, and the answer came whole");
     Err(AttemptFailure { status: Some(head.status), ..bad })
 }
@@ -92,11 +97,11 @@ async fn refuse_whole(answer: Answer) -> Result<Reply, AttemptFailure> {
 async fn read(
     answer: Answer,
     clock: StreamClock,
-    head: AnswerHead,
+    (head, tally): (AnswerHead, &Arc<Tally>),
     relay: &Relay,
     mut frames: impl Frames,
 ) -> Result<Reply, AttemptFailure> {
-    let mut reader = FrameReader::default();
+    let mut reader = FrameReader::new(tally);
     let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
     let prompt = || request::estimate_prompt(relay);
     loop {

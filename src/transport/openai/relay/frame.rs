@@ -2,7 +2,7 @@
 //! stopped, what it used, whether it failed. The frame itself goes on as it came. What the quick look does not understand is read in
 //! full by the reader that our own agents use.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -14,6 +14,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
+    runtime::tally::Tally,
     transport::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         openai::{
@@ -22,7 +23,7 @@ use crate::{
         },
         reading::{AnswerReader as _, Heard, Stage},
         sse::SseEvent,
-        usage,
+        usage::{self, Known},
     },
 };
 
@@ -52,8 +53,9 @@ pub(super) struct FrameReader {
     finish_reason: Option<String>,
     usage: Option<Usage>,
     total_tokens: Option<u64>,
-    output_tokens: u64,
     pieces: u64,
+    pieces_told: u64,
+    tally: Arc<Tally>,
     is_done: bool,
     /// For frames of other shapes.
     odd: StreamReader,
@@ -102,7 +104,42 @@ impl Delta<'_> {
     }
 }
 
+/// What a model wrote of a part that is no plain text; the rest is the server's.
+#[derive(Deserialize)]
+struct Written<'a> {
+    #[serde(borrow)]
+    text: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    arguments: Option<Cow<'a, str>>,
+    function: Option<Box<Self>>,
+}
+
+/// Calls of tools and parts of a text. What is neither counts as one token.
+fn hear_inside(part: &str, tally: &Tally) {
+    let list = serde_json::from_str::<Vec<Written<'_>>>(part);
+    let list = list.or_else(|_| serde_json::from_str(part).map(|one| vec![one])).unwrap_or_default();
+    let mut is_heard = false;
+    for written in list {
+        let inside = written.function.map(|function| [function.name, function.arguments]).unwrap_or_default();
+        for text in [written.text, written.name, written.arguments].into_iter().chain(inside).flatten() {
+            tally.heard(&text);
+            is_heard |= !text.is_empty();
+        }
+    }
+    if !is_heard {
+        tally.heard_beside(1);
+    }
+}
+
 impl FrameReader {
+    /// A reader at the beginning of a stream; `tally` hears what the model puts out.
+    pub(super) fn new(tally: &Arc<Tally>) -> Self {
+        let odd = StreamReader::new(Arc::clone(tally));
+        Self { tally: Arc::clone(tally), odd, ..Self::default() }
+    }
+
     /// Reads one frame.
     pub(super) fn read(&mut self, head: AnswerHead, event: &SseEvent) -> Result<Meaning, AttemptFailure> {
         if self.is_done || event.data.is_empty() {
@@ -141,17 +178,14 @@ impl FrameReader {
             return None;
         }
         let odd = self.odd.so_far();
-        if let Some(told) = self.usage.or(odd.usage) {
-            return Some(told);
-        }
-        let pieces = self.pieces + odd.pieces;
-        if pieces == 0 && !self.is_complete() {
-            return None;
-        }
-        let output_tokens = (self.output_tokens + usage::estimate_tokens(&odd.text)).max(pieces);
-        let total = self.total_tokens.or(odd.total_tokens);
-        let prompt_tokens = total.map_or_else(prompt_tokens, |total| total.saturating_sub(output_tokens));
-        Some(Usage { prompt_tokens, output_tokens, estimated: true, ..Usage::default() })
+        let known = Known {
+            told: self.usage.or(odd.usage),
+            total: self.total_tokens.or(odd.total_tokens),
+            pieces: self.pieces + odd.pieces,
+            pieces_told: self.pieces_told + odd.pieces_told,
+        };
+        let is_begun = known.pieces > 0 || known.told.is_some() || self.is_complete();
+        is_begun.then(|| known.usage(&self.tally, prompt_tokens))
     }
 
     /// The failure of a stream that ended here, if it may not.
@@ -176,6 +210,9 @@ impl FrameReader {
                 meaning = Meaning::Output;
             }
         }
+        if told.is_some() {
+            self.pieces_told = self.pieces;
+        }
         meaning
     }
 
@@ -197,7 +234,10 @@ impl FrameReader {
         let mut output = false;
         for part in delta.parts().into_iter().flatten().filter(|part| says_something(part.get())) {
             output = true;
-            self.output_tokens += text_of(part.get()).map_or(1, |text| usage::estimate_tokens(&text));
+            match text_of(part.get()) {
+                Some(text) => self.tally.heard(&text),
+                None => hear_inside(part.get(), &self.tally),
+            }
         }
         self.pieces += u64::from(output);
         output

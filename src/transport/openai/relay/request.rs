@@ -7,8 +7,11 @@ use serde_json::Value;
 
 use crate::{
     model::raw_object::RawObject,
-    runtime::relay::{Relay, RelayForm, RelayKind},
-    transport::{http_agent::request::Wanted, openai::settings::StreamUpstream, usage},
+    runtime::{
+        relay::{Relay, RelayForm, RelayKind},
+        token_count::TokenCounter,
+    },
+    transport::{http_agent::request::Wanted, openai::settings::StreamUpstream},
 };
 
 /// Members of a request that speak to us; a vendor that does not know them refuses the request.
@@ -70,7 +73,7 @@ pub(in crate::transport) fn estimate_prompt(relay: &Relay) -> u64 {
 
 fn texts_of(value: &Value) -> u64 {
     match value {
-        Value::String(text) => usage::estimate_tokens(text),
+        Value::String(text) => TokenCounter::Letters.count(text),
         // Tokens that the caller made itself.
         Value::Number(_) => 1,
         Value::Array(items) => items.iter().map(texts_of).sum(),

@@ -9,7 +9,7 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Usage},
     },
-    runtime::relay::RelayKind,
+    runtime::{relay::RelayKind, tally::Tally},
     transport::{
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         openai::completion::{Completion, is_no_draft, no_draft},
@@ -29,12 +29,12 @@ struct Choice {
     finish_reason: Option<String>,
 }
 
-/// Looks at a whole answer. `prompt_tokens` is asked only where the server tells no usage.
+/// Looks at a whole answer. Where the server tells no usage, the tally counts it, and is told the prompt's.
 pub(super) fn look(
     kind: RelayKind,
     head: AnswerHead,
     body: &[u8],
-    prompt_tokens: impl FnOnce() -> u64,
+    counting: (&Tally, impl FnOnce() -> u64),
 ) -> Result<Seen, AttemptFailure> {
     let bad = |message: String| AttemptFailure {
         status: Some(head.status),
@@ -61,7 +61,11 @@ pub(super) fn look(
         RelayKind::Embeddings => None,
     };
     let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
-    let usage = told.as_ref().and_then(usage::told).map_or_else(|| estimate(kind, head, body, prompt_tokens), Ok)?;
+    let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
+    let usage = match told.as_ref().and_then(usage::told).filter(is_told) {
+        Some(usage) => usage,
+        None => estimate(kind, head, body, told.as_ref(), counting)?,
+    };
     if is_no_draft(finish_reason.as_deref()) && says_nothing(head, body) {
         return Err(no_draft(head.status));
     }
@@ -78,19 +82,24 @@ fn first_reason(choices: &str) -> Option<String> {
 }
 
 fn says_nothing(head: AnswerHead, body: &[u8]) -> bool {
-    Completion::read(head, body).is_ok_and(|completion| completion.text.is_empty())
+    Completion::read(head, body, &Tally::default()).is_ok_and(|completion| completion.text.is_empty())
 }
 
 fn estimate(
     kind: RelayKind,
     head: AnswerHead,
     body: &[u8],
-    prompt_tokens: impl FnOnce() -> u64,
+    told: Option<&Value>,
+    (tally, prompt_tokens): (&Tally, impl FnOnce() -> u64),
 ) -> Result<Usage, AttemptFailure> {
     match kind {
-        RelayKind::Chat => Ok(Completion::read(head, body)?.usage_or_estimate(prompt_tokens())),
+        RelayKind::Chat => Ok(Completion::read(head, body, tally)?.usage_or_estimate(tally, prompt_tokens())),
+        // All tokens of an embedding are its prompt's.
         RelayKind::Embeddings => {
-            Ok(Usage { prompt_tokens: prompt_tokens(), output_tokens: 0, estimated: true, ..Usage::default() })
+            let told =
+                told.and_then(|usage| usage.get("total_tokens")).and_then(Value::as_u64).filter(|told| *told > 0);
+            let counted = || tally.estimate(prompt_tokens, 0);
+            Ok(told.map_or_else(counted, |prompt_tokens| Usage { prompt_tokens, ..Usage::default() }))
         }
     }
 }
@@ -98,17 +107,20 @@ fn estimate(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::reply::CountedBy;
 
     fn looked(kind: RelayKind, body: &str) -> Result<Seen, Ending> {
-        look(kind, AnswerHead::read(200, &[], 0), body.as_bytes(), || 7).map_err(|failure| failure.ending)
+        look(kind, AnswerHead::read(200, &[], 0), body.as_bytes(), (&Tally::default(), || 7))
+            .map_err(|failure| failure.ending)
     }
 
     #[test]
     fn answers_and_what_is_none() {
-        let usage = |prompt_tokens, output_tokens, estimated| Usage {
+        let usage = |prompt_tokens, output_tokens, estimated: bool| Usage {
             prompt_tokens,
             output_tokens,
             estimated,
+            counted_by: estimated.then_some(CountedBy::Letters),
             ..Usage::default()
         };
         let seen = |usage, reason: Option<&str>| Ok(Seen { usage, finish_reason: reason.map(str::to_owned) });
@@ -127,6 +139,16 @@ mod tests {
                 RelayKind::Chat,
                 r#"{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[{}]}}],"usage":{"prompt_tokens":3}}"#,
                 seen(usage(3, 0, false), Some("tool_calls")),
+            ),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"stop","message":{"content":"abcdefgh"}}],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":9}}"#,
+                seen(usage(7, 2, true), Some("stop")),
+            ),
+            (
+                RelayKind::Embeddings,
+                r#"{"data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":0,"total_tokens":4}}"#,
+                seen(usage(4, 0, false), None),
             ),
             (RelayKind::Chat, r#"{"choices":[ ]}"#, Err(Ending::BadReply)),
             (RelayKind::Chat, r#"{"choices":{}}"#, Err(Ending::BadReply)),

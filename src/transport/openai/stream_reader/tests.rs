@@ -14,7 +14,7 @@ const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_ret
 /// Reads a stream that comes in these pieces; also the text that was there when it failed.
 fn read<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (String, Result<Completion, Ending>) {
     let (events, cut) = cuts::decode::<SseDecoder>(pieces);
-    let mut reader = StreamReader::new();
+    let mut reader = StreamReader::default();
     let failed = events.into_iter().find_map(|event| reader.read(HEAD, event).err());
     let text = reader.read.text.clone();
     match failed.map(|failure| failure.ending).or(cut.map(Ending::from)) {
@@ -81,7 +81,7 @@ fn what_is_heard() {
         (json!([]), Heard::Nothing),
     ] {
         let event = SseEvent { data: frame.to_string(), closed: true, ..SseEvent::default() };
-        assert_eq!(StreamReader::new().read(HEAD, event).unwrap(), want, "{frame}");
+        assert_eq!(StreamReader::default().read(HEAD, event).unwrap(), want, "{frame}");
     }
 }
 
@@ -100,7 +100,7 @@ fn shared_stream(path: &str) -> Option<(String, Result<Completion, Ending>)> {
 #[test]
 fn the_case_of_streams_without_usage() {
     let Some((text, ended)) = shared_stream("cases/B20/stream.sse") else { return };
-    let usage = ended.unwrap().usage_or_estimate(1_200);
+    let usage = ended.unwrap().usage_or_estimate(&Tally::default(), 1_200);
     assert_eq!(text, "안녕하세요, 사진 초안");
     assert!(usage.estimated && (1_205..=3_000).contains(&(usage.prompt_tokens + usage.output_tokens)), "{usage:?}");
 }
@@ -183,7 +183,7 @@ fn recorded_answers() {
             assert!(completion.pieces > 1, "{name}");
         } else if response["status"] == 200 && response["body_json"].get("choices").is_some() {
             let body = response["body_text"].as_str().unwrap();
-            let completion = Completion::read(HEAD, body.as_bytes()).unwrap();
+            let completion = Completion::read(HEAD, body.as_bytes(), &Tally::default()).unwrap();
             let message = &response["body_json"]["choices"][0];
             assert_eq!(Some(completion.text.as_str()), message["message"]["content"].as_str(), "{name}");
             assert_eq!(Some(completion.finish_reason.as_str()), message["finish_reason"].as_str(), "{name}");

@@ -505,7 +505,13 @@ impl World {
 }
 
 pub(super) fn seed(deadline: Option<Duration>) -> RunSeed {
-    RunSeed { run_id: "run-1".to_owned(), created: Timestamp::ZERO, deadline, unix_zero_ms: UNIX_ZERO_MS }
+    RunSeed {
+        run_id: "run-1".to_owned(),
+        created: Timestamp::ZERO,
+        deadline,
+        unix_zero_ms: UNIX_ZERO_MS,
+        currency: None,
+    }
 }
 
 pub(super) fn failed(code: ErrorCode, retry_after: Option<f64>, resend: Resend) -> CallFailed {

@@ -4,7 +4,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::transport::{cuts, shared_cases, sse::SseDecoder};
+use crate::{
+    model::reply::CountedBy,
+    transport::{cuts, shared_cases, sse::SseDecoder},
+};
 
 const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_retry: None };
 
@@ -104,8 +107,16 @@ fn usage_told_and_counted() {
     let told = |prompt: u64, output: u64| {
         frame(json!({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": output}}))
     };
-    let usage = |prompt_tokens, output_tokens, estimated| {
-        Some(Usage { prompt_tokens, output_tokens, estimated, ..Usage::default() })
+    let usage = |prompt_tokens, output_tokens, estimated: bool| {
+        let counted_by = estimated.then_some(CountedBy::Letters);
+        Some(Usage { prompt_tokens, output_tokens, estimated, counted_by, ..Usage::default() })
+    };
+    let sum = |total: u64| frame(json!({"choices": [], "usage": {"total_tokens": total}}));
+    let call = |name: &str, arguments: &str| {
+        let function = json!({"name": name, "arguments": arguments});
+        let delta =
+            json!({"tool_calls": [{"index": 0, "id": "call_0123456789", "type": "function", "function": function}]});
+        frame(json!({"choices": [{"index": 0, "delta": delta}]}))
     };
     let escaped = "data: {\"choices\":[{\"delta\":{\"content\":\"\\uc548\\ub155\\ud558\\uc138\"}}]}\n\n".to_owned();
     for (stream, want) in [
@@ -114,6 +125,13 @@ fn usage_told_and_counted() {
         (escaped, usage(7, 2, true)),
         (String::new(), None),
         ("data: [DONE]\n\n".to_owned(), usage(7, 0, true)),
+        // A first number that nothing follows but the answer is none.
+        (format!("{}{}data: [DONE]\n\n", told(25, 1), text("ok ").repeat(9)), usage(25, 9, true)),
+        (format!("{}{}data: [DONE]\n\n", text("ok ").repeat(9), told(0, 0)), usage(7, 9, true)),
+        (format!("{}{}data: [DONE]\n\n", text("ok ").repeat(9), told(25, 0)), usage(25, 9, true)),
+        (format!("{}{}data: [DONE]\n\n", text("ok ").repeat(9), sum(40)), usage(31, 9, true)),
+        // Of a tool's call the model wrote name and arguments, however much the server puts around them.
+        (format!("{}data: [DONE]\n\n", call("look", &"{\"at\":1}".repeat(9))), usage(7, 19, true)),
     ] {
         assert_eq!(read(stream.as_bytes()).1.usage(|| 7), want, "{stream}");
     }
@@ -180,7 +198,7 @@ proptest! {
             frame["error"] = error;
         }
         let event = event(&frame.to_string());
-        let (mut quick, mut full) = (FrameReader::default(), StreamReader::new());
+        let (mut quick, mut full) = (FrameReader::default(), StreamReader::default());
         let (quick_said, full_said) = (quick.read(HEAD, &event), full.read_event(HEAD, &event));
         prop_assert_eq!(quick_said.is_err(), full_said.is_err());
         if let (Ok(quick_said), Ok(full_said)) = (quick_said, full_said) {
