@@ -82,16 +82,9 @@ impl Work for PutCapture {
         let capture = &self.capture;
         let tenant = within.names.number(within.connection, capture.tenant.as_deref())?;
         let key = capture.run_id.as_deref().map(run_key);
-<<<<<<< HEAD
-        // It comes after the attempt: whose run or tenant was deleted meanwhile, nobody could read or delete it any more.
-        let sql = "INSERT INTO capture (tenant, run_id, call_id, at_ms, expires_ms, body) SELECT ?1, ?2, ?3, ?4, ?5, ?6
-            WHERE CASE WHEN ?2 IS NULL THEN NOT EXISTS (SELECT 1 FROM tenant_deleted WHERE tenant = ?1 AND at_ms >= ?4)
-            ELSE EXISTS (SELECT 1 FROM run WHERE run_id = ?2) END";
-=======
         // It may come later than the end of its run, and than its deletion: nothing of a run that is gone is kept.
         let sql = "INSERT INTO capture (tenant, run_id, call_id, at_ms, expires_ms, body) SELECT ?1, ?2, ?3, ?4, ?5, ?6
              WHERE ?2 IS NULL OR EXISTS (SELECT 1 FROM run WHERE run_id = ?2)";
->>>>>>> main
         let (at_ms, expires_ms) = (to_sql(capture.at_ms), to_sql(capture.expires_ms));
         let values = (tenant, key, &capture.call_id, at_ms, expires_ms, &self.body);
         within.connection.prepare_cached(sql)?.execute(values)?;

@@ -140,7 +140,6 @@ impl Ledger {
     fn add(&self, record: CallRecord, currency: Option<&Arc<str>>) {
         let sums = Sums::of(&record);
         let day = record.ts_ms / DAY_MS;
-<<<<<<< HEAD
         let CallRecord { agent, tenant, feature, model, caller, counted, .. } = record;
         let as_said = || Counted { tenant: tenant.map(CountedName::Said), feature: feature.map(CountedName::Said) };
         let counted = counted.unwrap_or_else(as_said);
@@ -148,12 +147,8 @@ impl Ledger {
             let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
             said.counted(day, caller.as_deref(), counted)
         };
-        self.put(Key { day, tenant, feature, agent, model }, &sums);
-=======
-        let CallRecord { agent, tenant, feature, model, .. } = record;
         let currency = sums.cost.and(currency).map(Arc::clone);
         self.put(Key { day, tenant, feature, agent, model, currency }, &sums);
->>>>>>> main
     }
 
     fn put(&self, key: Key, sums: &Sums) {

@@ -19,9 +19,6 @@ const IS_WAITED_FOR: &str = "EXISTS (SELECT 1 FROM run WHERE run.ended_ms IS NUL
     AND (lower(hex(run.run_id)) = replace(substr(dead_letter.id, 1, 36), '-', '')
          OR run.run_id || ':' = substr(dead_letter.id, 1, length(run.run_id) + 1)))";
 
-/// A call that was under way when its tenant's data was deleted is over after so long; its capture is not kept.
-const DELETION_NOTED: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3_600);
-
 /// What became of a request to delete a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
@@ -79,8 +76,6 @@ pub(super) fn delete_tenant(within: &mut Within<'_>, tenant: Option<&str>, max: 
         within.connection.prepare_cached("DELETE FROM deferred WHERE tenant = ?1")?.execute([tenant])?;
         let sql = format!("DELETE FROM idempotency WHERE tenant = ?1 AND run_id NOT IN {of_live_runs}");
         within.connection.prepare_cached(&sql)?.execute([tenant])?;
-        let noted = "INSERT OR REPLACE INTO tenant_deleted VALUES (?1, ?2)";
-        within.connection.prepare_cached(noted)?.execute((tenant, to_sql(within.now_ms)))?;
     }
     Ok(runs.len())
 }
@@ -175,10 +170,6 @@ pub(super) fn expire_rest(within: &mut Within<'_>, retention: &Retention, max: u
     delete(
         "DELETE FROM idempotency WHERE (tenant, key) IN (SELECT tenant, key FROM idempotency WHERE expires_ms <= ?1 LIMIT ?2)",
         now,
-    )?;
-    delete(
-        "DELETE FROM tenant_deleted WHERE tenant IN (SELECT tenant FROM tenant_deleted WHERE at_ms < ?1 LIMIT ?2)",
-        before(within, DELETION_NOTED),
     )?;
     delete("DELETE FROM capture WHERE capture IN (SELECT capture FROM capture WHERE expires_ms <= ?1 LIMIT ?2)", now)?;
     if let Some(keep) = retention.dead_letters {

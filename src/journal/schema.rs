@@ -25,11 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-<<<<<<< HEAD
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, TENANT_DELETED];
-=======
 const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES];
->>>>>>> main
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -114,9 +110,6 @@ INSERT INTO usage_by_currency SELECT *, 0 FROM usage;
 DROP TABLE usage;
 ALTER TABLE usage_by_currency RENAME TO usage;
 ";
-
-/// When a tenant's data was deleted, so that what was on its way then does not come after.
-const TENANT_DELETED: &str = "CREATE TABLE tenant_deleted (tenant INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL);";
 
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{model::cost::Cost, runtime::journal::JournalError};
 
-/// The most lines of one page.
+/// The most lines of one answer.
 pub const USAGE_LINES_MAX: usize = 10_000;
 
 /// What sums are kept apart by.
@@ -38,36 +38,6 @@ pub struct UsageQuery {
     pub to_day: u64,
     /// What sums are kept apart by; empty = one sum of all.
     pub groups: Vec<UsageGroup>,
-    /// Where the page before ended.
-    pub after: Option<UsageCursor>,
-}
-
-/// The last line of a page: what it was grouped by, in the order of the columns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsageCursor(Vec<i64>);
-
-impl UsageCursor {
-    /// Reads one that was handed out for these groups; `None` if it never was.
-    pub fn parse(text: &str, groups: &[UsageGroup]) -> Option<Self> {
-        let places: Vec<i64> = text.split('-').map(|place| place.parse().ok()).collect::<Option<_>>()?;
-        (places.len() == columns_of(groups).len()).then_some(Self(places))
-    }
-}
-
-impl std::fmt::Display for UsageCursor {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let places: Vec<String> = self.0.iter().map(i64::to_string).collect();
-        formatter.write_str(&places.join("-"))
-    }
-}
-
-/// Sums, and where the next ones begin.
-#[derive(Debug, Clone, PartialEq)]
-pub struct UsagePage {
-    /// At most [`USAGE_LINES_MAX`].
-    pub lines: Vec<UsageLine>,
-    /// `None` = these are all.
-    pub next: Option<UsageCursor>,
 }
 
 /// One sum. What it was not grouped by is `None`.
@@ -123,32 +93,20 @@ const COLUMNS: [(UsageGroup, &str); 5] = [
 
 impl SqliteJournal {
     /// Sums of the ledger. What was called within the last moment may not be in it yet.
-    pub async fn usage(&self, query: UsageQuery) -> Result<UsagePage, JournalError> {
+    pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageLine>, JournalError> {
         self.ask(move |connection| {
             let tenant = match &query.scope {
                 TenantScope::All => None,
                 TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
                     Some(tenant) => Some(tenant),
-                    None => return Ok(UsagePage { lines: Vec::new(), next: None }),
+                    None => return Ok(Vec::new()),
                 },
             };
-            let after = query.after.map(|cursor| cursor.0).unwrap_or_default();
-            let mut statement = connection.prepare_cached(&sql(&query.groups, after.len()))?;
-            let mut values = vec![Some(to_sql(query.from_day)), Some(to_sql(query.to_day)), tenant];
-            values.extend(after.into_iter().map(Some));
-            let mut rows = statement.query(rusqlite::params_from_iter(values))?;
-            let (mut lines, mut last) = (Vec::new(), Vec::new());
+            let mut statement = connection.prepare_cached(&sql(&query.groups))?;
+            let range = (to_sql(query.from_day), to_sql(query.to_day), tenant);
+            let mut rows = statement.query(range)?;
+            let mut lines = Vec::new();
             while let Some(row) = rows.next()? {
-<<<<<<< HEAD
-                // One more than a page holds tells that there is a next one.
-                if lines.len() == USAGE_LINES_MAX {
-                    return Ok(UsagePage { lines, next: Some(UsageCursor(last)) });
-                }
-                lines.push(line(connection, row, &query.groups)?);
-                last = places(row, &query.groups)?;
-            }
-            Ok(UsagePage { lines, next: None })
-=======
                 let next = line(connection, row, &query.groups)?;
                 // Costs of other money than before, of the same group.
                 if let Some(last) = lines.last_mut().filter(|last| next.is_of_group(last)) {
@@ -161,56 +119,22 @@ impl SqliteJournal {
             }
             lines.iter_mut().for_each(UsageLine::sum_up);
             Ok(lines)
->>>>>>> main
         })
         .await
     }
 }
 
-fn columns_of(groups: &[UsageGroup]) -> Vec<&'static str> {
-    COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column).collect()
-}
-
-/// What a line is grouped by, as the file keeps it.
-fn places(row: &rusqlite::Row<'_>, groups: &[UsageGroup]) -> Result<Vec<i64>, Fault> {
-    let grouped = COLUMNS.iter().enumerate().filter(|(_, (group, _))| groups.contains(group));
-    Ok(grouped.map(|(place, _)| row.get(place)).collect::<Result<_, _>>()?)
-}
-
-/// `after` = so many values say where the page before ended.
-fn sql(groups: &[UsageGroup], after: usize) -> String {
+fn sql(groups: &[UsageGroup]) -> String {
     let columns = COLUMNS.map(|(group, column)| if groups.contains(&group) { column } else { "0" });
-<<<<<<< HEAD
-    let by = columns_of(groups);
-    let beyond = if after == 0 {
-        String::new()
-    } else {
-        let values: Vec<String> = (4..4 + after).map(|number| format!("?{number}")).collect();
-        format!("AND ({}) > ({})", by.join(", "), values.join(", "))
-    };
-    let (group, order) = if by.is_empty() {
-        ("HAVING count(*) > 0".to_owned(), String::new())
-    } else {
-        (format!("GROUP BY {}", by.join(", ")), format!("ORDER BY {}", by.join(", ")))
-    };
-=======
     let asked = COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column);
     let by: Vec<&str> = asked.chain(["currency"]).collect();
     let (columns, by) = (columns.join(", "), by.join(", "));
->>>>>>> main
     // Whole as far as numbers are, whatever an older version let into a line.
     let tokens = |column: &str| format!("CAST(min(total({column}), {SUM_MAX}) AS INTEGER)");
     let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
-<<<<<<< HEAD
-        "SELECT {}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost)
-         FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) {beyond} {group} {order} LIMIT {}",
-        columns.join(", "),
-        USAGE_LINES_MAX + 1
-=======
         "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
           FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
->>>>>>> main
     )
 }
 

@@ -34,20 +34,13 @@ pub struct Caps {
     tenant_runs_max: u64,
     tenant_run_bytes: Arc<Counts<Option<String>>>,
     tenant_run_bytes_max: u64,
-    tenant_uploads: Arc<Counts<Option<String>>>,
-    tenant_uploads_max: u64,
     large: Arc<Semaphore>,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
-<<<<<<< HEAD
-    run_streams_max: u64,
-    key_streams_max: u64,
-=======
     key_uploads: Arc<Counts<Option<String>>>,
     key_uploads_max: u32,
     run_streams_max: u32,
     key_streams_max: u32,
->>>>>>> main
 }
 
 /// A place within a cap; dropping it gives it back.
@@ -90,20 +83,13 @@ impl Caps {
             tenant_runs_max: settings.runs_tenant_max.into(),
             tenant_run_bytes: Arc::default(),
             tenant_run_bytes_max: settings.runs_tenant_bytes_max,
-            tenant_uploads: Arc::default(),
-            tenant_uploads_max: settings.uploads_tenant_max.into(),
             large: Arc::new(Semaphore::new(large_at_once())),
             run_streams: Arc::default(),
             key_streams: Arc::default(),
-<<<<<<< HEAD
-            run_streams_max: settings.streams_run_max.into(),
-            key_streams_max: settings.streams_key_max.into(),
-=======
             key_uploads: Arc::default(),
             key_uploads_max: settings.uploads_key_max,
             run_streams_max: settings.streams_run_max,
             key_streams_max: settings.streams_key_max,
->>>>>>> main
         }
     }
 
@@ -112,21 +98,13 @@ impl Caps {
         place(&self.calls, "calls")
     }
 
-<<<<<<< HEAD
-    /// A place for an upload of this tenant.
-    pub fn upload(&self, tenant: Option<&str>) -> Result<UploadPlace, Failure> {
-        let of_tenant = Counts::take(&self.tenant_uploads, tenant.map(str::to_owned), 1, self.tenant_uploads_max);
-        let of_tenant = of_tenant.ok_or_else(|| Failure::busy("uploads of this tenant"))?;
-        Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_tenant })
-=======
     /// A place for an upload, asked for with this key. However slowly one caller sends, the others have places left.
     pub fn upload(&self, key: Option<&str>) -> Result<UploadPlace, Failure> {
         // Without keys there is one caller, who may have them all.
         let max = if key.is_some() { self.key_uploads_max } else { u32::MAX };
-        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), max);
+        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), 1, max.into());
         let of_key = of_key.ok_or_else(|| Failure::busy("uploads of this key"))?;
         Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_key })
->>>>>>> main
     }
 
     /// A place for a query or an operator's act.
@@ -146,9 +124,9 @@ impl Caps {
 
     /// A place for an event stream of this run, asked for with this key.
     pub fn stream(&self, run_id: &str, key: Option<&str>) -> Result<StreamPlace, Failure> {
-        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), 1, self.run_streams_max);
+        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), 1, self.run_streams_max.into());
         let of_run = of_run.ok_or_else(|| Failure::busy("watchers of this run"))?;
-        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), 1, self.key_streams_max);
+        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), 1, self.key_streams_max.into());
         let of_key = of_key.ok_or_else(|| Failure::busy("streams of this key"))?;
         Ok(StreamPlace { place: place(&self.streams, "streams")?, of_run, of_key })
     }
@@ -208,15 +186,6 @@ pub struct RunPlace {
     of_tenant: Counted<Option<String>>,
     #[allow(dead_code, reason = "held for its drop")]
     bytes_of_tenant: Counted<Option<String>>,
-}
-
-/// An upload's places.
-#[derive(Debug)]
-pub struct UploadPlace {
-    #[allow(dead_code, reason = "held for its drop")]
-    place: Place,
-    #[allow(dead_code, reason = "held for its drop")]
-    of_tenant: Counted<Option<String>>,
 }
 
 /// Room for one body; grows with it, and is given back when it is dropped.
@@ -302,32 +271,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_tenants_flood_leaves_places_to_others() {
+    fn one_tenants_runs_leave_places_to_others() {
         let settings = ServeSettings {
-            uploads_max: 3,
-            uploads_tenant_max: 2,
             runs_live_max: 3,
             runs_tenant_max: 2,
             runs_tenant_bytes_max: 10_000,
             ..ServeSettings::default()
         };
         let caps = Caps::new(&settings);
-        let mut own = vec![caps.upload(Some("flood")).unwrap(), caps.upload(Some("flood")).unwrap()];
-        let refused = caps.upload(Some("flood")).unwrap_err().envelope;
-        assert_eq!((refused.http_status, refused.retry_after), (503, Some(1.0)));
-        let other = caps.upload(Some("other")).unwrap();
-        assert!(caps.upload(None).is_err(), "as many as there are");
-        own.pop();
-        let nobodys = caps.upload(None).unwrap();
         let runs = [caps.run(Some("flood"), 10).unwrap(), caps.run(Some("flood"), 0).unwrap()];
-        assert_eq!(caps.run(Some("flood"), 0).unwrap_err().envelope.http_status, 503, "by number");
+        let refused = caps.run(Some("flood"), 0).unwrap_err().envelope;
+        assert_eq!((refused.http_status, refused.retry_after), (503, Some(1.0)), "by number");
         let wide = caps.run(Some("other"), 9_000).unwrap();
         assert!(caps.run(None, 0).is_err(), "as many as there are");
         drop(runs);
         assert_eq!(caps.run(Some("other"), 1_001).unwrap_err().envelope.http_status, 503, "by bytes");
         assert_eq!(caps.run(Some("new"), 10_001).unwrap_err().envelope.http_status, 413, "it never fits");
-        drop((own, other, nobodys, wide));
-        for counts in [&caps.tenant_uploads, &caps.tenant_runs, &caps.tenant_run_bytes] {
+        drop(wide);
+        for counts in [&caps.tenant_runs, &caps.tenant_run_bytes] {
             assert!(counts.0.lock().unwrap().is_empty(), "what nobody holds is forgotten");
         }
     }

@@ -79,15 +79,10 @@ pub struct ServeSettings {
     pub calls_max: u32,
     /// Uploads at once.
     pub uploads_max: u32,
-<<<<<<< HEAD
-    /// Uploads of one tenant.
-    pub uploads_tenant_max: u32,
-    /// An upload that is slower than this over all is given up, as a body is.
-    pub upload_bytes_per_second_min: u32,
-=======
     /// Of those, uploads with one key.
     pub uploads_key_max: u32,
->>>>>>> main
+    /// An upload that is slower than this over all is given up, as a body is.
+    pub upload_bytes_per_second_min: u32,
     /// Queries and operator acts at once.
     pub queries_max: u32,
     /// Event streams at once.
@@ -131,12 +126,8 @@ impl Default for ServeSettings {
             runs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
-<<<<<<< HEAD
-            uploads_tenant_max: 32,
-            upload_bytes_per_second_min: 8 * 1024,
-=======
             uploads_key_max: 16,
->>>>>>> main
+            upload_bytes_per_second_min: 8 * 1024,
             queries_max: 500,
             streams_max: 8_000,
             streams_run_max: 2_000,
@@ -177,16 +168,12 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
-<<<<<<< HEAD
-        uploads_tenant_max: count(&mut reader, "uploads_tenant_max", fallback.uploads_tenant_max),
         upload_bytes_per_second_min: count(
             &mut reader,
             "upload_bytes_per_second_min",
             fallback.upload_bytes_per_second_min,
         ),
-=======
         uploads_key_max: count(&mut reader, "uploads_key_max", fallback.uploads_key_max),
->>>>>>> main
         queries_max: count(&mut reader, "queries_max", fallback.queries_max),
         streams_max: count(&mut reader, "streams_max", fallback.streams_max),
         streams_run_max: count(&mut reader, "streams_run_max", fallback.streams_run_max),
@@ -287,22 +274,6 @@ fn read_public_url(reader: &mut Reader<'_, '_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use crate::settings::tests::Given;
-
-    #[test]
-    fn shares_of_tenants_are_set_and_explained() {
-        let keys = ["runs_tenant_max", "runs_tenant_bytes_max", "uploads_tenant_max", "upload_bytes_per_second_min"];
-        let text: String = keys.iter().map(|key| format!("{key} = 2000\n")).collect();
-        let settings = Given::config(&format!("[serve]\n{text}")).load().unwrap();
-        let serve = &settings.serve;
-        assert_eq!((serve.runs_tenant_max, serve.runs_tenant_bytes_max), (2_000, 2_000));
-        assert_eq!((serve.uploads_tenant_max, serve.upload_bytes_per_second_min), (2_000, 2_000));
-        for key in keys {
-            let key = format!("serve.{key}");
-            assert!(crate::settings::load::explain(&settings).iter().any(|line| line.key == key), "{key}");
-            let error = Given::config(&format!("[serve]\n{} = 0\n", &key[6..])).load().unwrap_err().to_string();
-            assert!(error.contains(&key[6..]), "{error}");
-        }
-    }
 
     #[test]
     fn what_connections_may_do_is_set_explained_and_bounded() {

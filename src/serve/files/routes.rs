@@ -101,11 +101,7 @@ impl From<&StoredFile> for FileView {
     responses((status = 201, body = Uploaded), (status = 400, description = "broken form"), (status = 413, description = "too large")))]
 async fn upload(State(state): State<AppState>, caller: Caller, request: Request) -> Result<Response, Failure> {
     state.ending.check()?;
-<<<<<<< HEAD
-    let _place = state.caps.upload(caller.tenant.as_deref())?;
-=======
     let _place = state.caps.upload(caller.key_name())?;
->>>>>>> main
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let files = if kind.to_ascii_lowercase().starts_with("multipart/") {
         let form = read_form(&state, &caller, request).await?;

@@ -8,11 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     journal::{
         query::TenantScope,
-<<<<<<< HEAD
-        usage::{UsageCursor, UsageGroup, UsageLine, UsageQuery},
-=======
         usage::{USAGE_LINES_MAX, UsageGroup, UsageLine, UsageQuery},
->>>>>>> main
     },
     serve::{
         access::caller::Caller,
@@ -45,23 +41,16 @@ pub struct UsageAsked {
     pub group: Option<String>,
     /// Of this tenant; for operators.
     pub tenant: Option<String>,
-    /// `next_cursor` of the page before, with the same `group` and days.
-    pub cursor: Option<String>,
 }
 
 /// Sums.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct UsageSums {
-    /// One a group, 10000 at most; what was called within the last moment may not be in it yet.
+    /// One a group; what was called within the last moment may not be in it yet.
     #[schema(value_type = Vec<Object>)]
     pub data: Vec<UsageLine>,
-<<<<<<< HEAD
-    /// Where the next page begins; `null` = these are all.
-    pub next_cursor: Option<String>,
-=======
     /// True where there were more sums than one answer holds: ask for fewer days, or other groups.
     pub truncated: bool,
->>>>>>> main
 }
 
 /// The routes.
@@ -80,14 +69,9 @@ pub(crate) async fn usage(
     let running = state.running().await?;
     let clock = running.runtime.clock();
     let query = query_of(&caller, asked, clock.unix_ms(clock.now()) / DAY_MS)?;
-<<<<<<< HEAD
-    let page = running.journal.usage(query).await?;
-    Ok(Answer(UsageSums { data: page.lines, next_cursor: page.next.map(|cursor| cursor.to_string()) }))
-=======
     let data = running.journal.usage(query).await?;
     let truncated = data.len() >= USAGE_LINES_MAX;
     Ok(Answer(UsageSums { data, truncated }))
->>>>>>> main
 }
 
 fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery, Failure> {
@@ -106,14 +90,8 @@ fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery
         let found = GROUPS.iter().find(|(known, _)| *known == word.trim()).map(|(_, group)| *group);
         found.ok_or_else(|| Failure::invalid(format!("group: {word:?} is none of day, tenant, feature, agent, model")))
     };
-    let groups =
-        asked.group.as_deref().map(|text| text.split(',').map(group_of).collect::<Result<_, _>>()).transpose()?;
-    let groups: Vec<UsageGroup> = groups.unwrap_or_default();
-    let cursor_of = |text: &str| {
-        UsageCursor::parse(text, &groups).ok_or_else(|| Failure::invalid("cursor was never handed out for this group"))
-    };
-    let after = asked.cursor.as_deref().map(cursor_of).transpose()?;
-    Ok(UsageQuery { scope, from_day, to_day, groups, after })
+    let groups = asked.group.as_deref().map(|text| text.split(',').map(group_of).collect()).transpose()?;
+    Ok(UsageQuery { scope, from_day, to_day, groups: groups.unwrap_or_default() })
 }
 
 fn day_of(text: &str) -> Result<u64, Failure> {

@@ -110,11 +110,7 @@ async fn start_by_form(
     key: Option<String>,
     request: Request,
 ) -> Result<Response, Failure> {
-<<<<<<< HEAD
-    let _place = state.caps.upload(caller.tenant.as_deref())?;
-=======
     let _place = state.caps.upload(caller.key_name())?;
->>>>>>> main
     let form = read_form(state, &caller, request).await?;
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
@@ -282,12 +278,8 @@ pub(crate) async fn rerun(
     expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
-    let (bytes, run) = (whole.bytes.clone(), id.clone());
-    let read = move || {
-        let digest = Sha256::digest([b"rerun ", run.as_bytes(), b" ", &bytes[..]].concat());
-        Ok((digest, parse::<RerunBody>(&bytes)?))
-    };
-    let (digest, body) = large::work(&state, whole.bytes.len(), read).await?;
+    let digest = Sha256::digest([b"rerun ", id.as_bytes(), b" ", &whole.bytes[..]].concat());
+    let body: RerunBody = parse(&whole.bytes)?;
     drop(whole);
     let running = state.running().await?;
     let (old, record, owner) = over(&running, &caller, &id).await?;
