@@ -16,7 +16,7 @@ use super::{
     give_up::give_up,
     health::{JournalHealth, Vitals},
     ledger::{Ledger, UsageLog},
-    lock::OwnerLock,
+    lock::{OwnerLock, true_path},
     number::run_key,
     pack::pack,
     query::{self, RunFilter, RunHead, RunPage, TenantScope},
@@ -67,6 +67,8 @@ impl SqliteJournal {
             std::fs::create_dir_all(folder)
                 .map_err(|error| JournalError::Failed(format!("{}: {error}", folder.display())))?;
         }
+        // `journal.files` stays where the configuration says, links or not.
+        let settings = JournalSettings { path: true_path(&settings.path)?, ..settings };
         let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
         let connection = open_writer(&settings)?;
         let vitals = Arc::new(Vitals::default());

@@ -2,13 +2,16 @@
 //! the next group of entries, so that a call's log never waits. It says what was used, not by whom it was asked in what words.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
 };
 
 use super::{fault::Fault, health::Vitals, number::to_sql, work::Within};
 use crate::{
-    model::{call_log::CallRecord, cost::Cost},
+    model::{
+        call_log::{CallRecord, Counted, CountedName, OTHER},
+        cost::Cost,
+    },
     runtime::ports::CallLog,
 };
 
@@ -16,6 +19,10 @@ use crate::{
 const LINES_MAX: usize = 20_000;
 /// No sum of a line is larger, so that sums of lines can be made: beyond it numbers are no whole ones any more.
 pub(super) const SUM_MAX: u64 = 1 << 53;
+/// Features that the configuration does not know are counted by name up to this number a day and key; what is beyond counts as "other".
+pub(super) const FEATURES_SAID_MAX: usize = 200;
+/// The same of tenants.
+pub(super) const TENANTS_SAID_MAX: usize = 2_000;
 const DAY_MS: u64 = 24 * 3_600 * 1_000;
 
 /// What a line is about.
@@ -74,23 +81,72 @@ impl Sums {
 /// Lines by what they are about.
 pub(super) type Lines = HashMap<Key, Sums>;
 
+/// Names that callers chose, of one day: each key has its own allowance, so that one that makes names up takes none from the others.
+#[derive(Debug, Default)]
+struct SaidNames {
+    day: u64,
+    features: HashMap<Option<String>, HashSet<String>>,
+    tenants: HashMap<Option<String>, HashSet<String>>,
+}
+
+impl SaidNames {
+    /// What the ledger counts a call under.
+    fn counted(&mut self, day: u64, key: Option<&str>, counted: Counted) -> (Option<String>, Option<String>) {
+        // A call that began before midnight and ended after it is of the day that was.
+        if day > self.day {
+            *self = Self { day, ..Self::default() };
+        }
+        let Counted { tenant, feature } = counted;
+        let tenant = tenant.map(|name| within(&mut self.tenants, key, name, TENANTS_SAID_MAX));
+        (tenant, feature.map(|name| within(&mut self.features, key, name, FEATURES_SAID_MAX)))
+    }
+}
+
+fn within(
+    said: &mut HashMap<Option<String>, HashSet<String>>,
+    key: Option<&str>,
+    name: CountedName,
+    max: usize,
+) -> String {
+    let name = match name {
+        CountedName::Known(name) => return name,
+        CountedName::Said(name) => name,
+    };
+    let names = said.entry(key.map(str::to_owned)).or_default();
+    if names.contains(&name) {
+        name
+    } else if names.len() < max {
+        names.insert(name.clone());
+        name
+    } else {
+        OTHER.to_owned()
+    }
+}
+
 /// The part of the ledger that is not written yet.
 #[derive(Debug)]
 pub(super) struct Ledger {
     lines: Mutex<Lines>,
+    said: Mutex<SaidNames>,
     vitals: Arc<Vitals>,
 }
 
 impl Ledger {
     pub(super) fn new(vitals: Arc<Vitals>) -> Self {
-        Self { lines: Mutex::new(Lines::new()), vitals }
+        Self { lines: Mutex::new(Lines::new()), said: Mutex::default(), vitals }
     }
 
     /// Adds a call up.
     fn add(&self, record: CallRecord, currency: Option<&Arc<str>>) {
         let sums = Sums::of(&record);
         let day = record.ts_ms / DAY_MS;
-        let CallRecord { agent, tenant, feature, model, .. } = record;
+        let CallRecord { agent, tenant, feature, model, caller, counted, .. } = record;
+        let as_said = || Counted { tenant: tenant.map(CountedName::Said), feature: feature.map(CountedName::Said) };
+        let counted = counted.unwrap_or_else(as_said);
+        let (tenant, feature) = {
+            let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+            said.counted(day, caller.as_deref(), counted)
+        };
         let currency = sums.cost.and(currency).map(Arc::clone);
         self.put(Key { day, tenant, feature, agent, model, currency }, &sums);
     }

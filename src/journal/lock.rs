@@ -4,6 +4,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -30,6 +31,23 @@ pub(super) fn lock_path(journal: &Path) -> PathBuf {
     let mut name = journal.canonicalize().unwrap_or_else(|_| journal.to_owned()).into_os_string();
     name.push(".lock");
     PathBuf::from(name)
+}
+
+/// The journal's own path, past all links to it, so that whoever names it in whatever way meets the same lock. Makes an empty file where
+/// there is none: a link may lead to it. A file with a second name is refused: its log stands beside one of them only. Blocks.
+pub(super) fn true_path(journal: &Path) -> Result<PathBuf, JournalError> {
+    let failed = |error: std::io::Error| JournalError::Failed(format!("{}: {error}", journal.display()));
+    // Only where it is missing: closing a second handle of a database lets go of the locks of the first.
+    if !journal.try_exists().map_err(failed)? {
+        OpenOptions::new().append(true).create(true).open(journal).map_err(failed)?;
+    }
+    let path = journal.canonicalize().map_err(failed)?;
+    let names = path.metadata().map_err(failed)?.nlink();
+    if names > 1 {
+        let text = format!("{} has {names} names (hard links); a journal must have one", path.display());
+        return Err(JournalError::Failed(text));
+    }
+    Ok(path)
 }
 
 impl OwnerLock {

@@ -5,6 +5,41 @@ use serde::{Deserialize, Serialize};
 
 use super::{cost::Cost, reply::Usage};
 
+/// The name under which everything is counted whose own name is not.
+pub const OTHER: &str = "other";
+
+/// A name that a call is counted under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CountedName {
+    /// The configuration knows it: there are only so many.
+    Known(String),
+    /// The caller chose it: whoever keeps such names must bound their number.
+    Said(String),
+}
+
+impl CountedName {
+    /// As the caller says.
+    #[must_use]
+    pub fn said(name: &str) -> Self {
+        Self::Said(name.to_owned())
+    }
+
+    /// Together with all others that have no name here.
+    #[must_use]
+    pub fn other() -> Self {
+        Self::Known(OTHER.to_owned())
+    }
+}
+
+/// What a call is counted under, which is not always what its caller called itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// The tenant.
+    pub tenant: Option<CountedName>,
+    /// The feature.
+    pub feature: Option<CountedName>,
+}
+
 /// One exchange of a logged call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +103,9 @@ pub struct CallRecord {
     /// The same tokens apart, for whoever adds them up; not part of the line.
     #[serde(skip)]
     pub usage: Option<Usage>,
+    /// What whoever adds calls up counts it under; not part of the line. `None` = under what it says itself.
+    #[serde(skip)]
+    pub counted: Option<Counted>,
     /// What it cost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cost: Option<Cost>,

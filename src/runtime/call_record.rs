@@ -128,6 +128,7 @@ fn common(
         caller: caller.key.clone(),
         tenant: caller.tenant.clone(),
         feature: caller.feature.clone(),
+        counted: Some(shared.compartments.counted(caller.feature.as_deref(), caller.tenant.as_deref())),
         ..CallRecord::default()
     }
 }

@@ -21,7 +21,7 @@ use super::{
     sync::Mutex,
 };
 use crate::{
-    model::clock::Timestamp,
+    model::{call_log::Counted, clock::Timestamp},
     policy::{
         bulkhead::Full,
         compartment::{
@@ -214,6 +214,13 @@ impl Compartments {
     /// Features that are gone, by name.
     pub(crate) fn gone_features(&self) -> Vec<Arc<str>> {
         lock(&self.state).directory.gone_features().map(|name| Arc::from(name.as_str())).collect()
+    }
+
+    /// What calls of this feature and tenant are counted under.
+    pub(crate) fn counted(&self, feature: Option<&str>, tenant: Option<&str>) -> Counted {
+        let state = lock(&self.state);
+        let directory = &state.directory;
+        Counted { tenant: directory.counted_tenant(tenant), feature: directory.counted_feature(feature) }
     }
 
     /// The place of a class, the highest first.

@@ -30,6 +30,11 @@ pub struct Caps {
     runs: Arc<Semaphore>,
     run_blocks: Arc<Semaphore>,
     runs_bytes_max: u64,
+    tenant_runs: Arc<Counts<Option<String>>>,
+    tenant_runs_max: u64,
+    tenant_run_bytes: Arc<Counts<Option<String>>>,
+    tenant_run_bytes_max: u64,
+    large: Arc<Semaphore>,
     run_streams: Arc<Counts<String>>,
     key_streams: Arc<Counts<Option<String>>>,
     key_uploads: Arc<Counts<Option<String>>>,
@@ -74,6 +79,11 @@ impl Caps {
             runs: semaphore(settings.runs_live_max),
             run_blocks: blocks(settings.runs_bytes_max),
             runs_bytes_max: settings.runs_bytes_max,
+            tenant_runs: Arc::default(),
+            tenant_runs_max: settings.runs_tenant_max.into(),
+            tenant_run_bytes: Arc::default(),
+            tenant_run_bytes_max: settings.runs_tenant_bytes_max,
+            large: Arc::new(Semaphore::new(large_at_once())),
             run_streams: Arc::default(),
             key_streams: Arc::default(),
             key_uploads: Arc::default(),
@@ -92,7 +102,7 @@ impl Caps {
     pub fn upload(&self, key: Option<&str>) -> Result<UploadPlace, Failure> {
         // Without keys there is one caller, who may have them all.
         let max = if key.is_some() { self.key_uploads_max } else { u32::MAX };
-        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), max);
+        let of_key = Counts::take(&self.key_uploads, key.map(str::to_owned), 1, max.into());
         let of_key = of_key.ok_or_else(|| Failure::busy("uploads of this key"))?;
         Ok(UploadPlace { place: place(&self.uploads, "uploads")?, of_key })
     }
@@ -114,11 +124,17 @@ impl Caps {
 
     /// A place for an event stream of this run, asked for with this key.
     pub fn stream(&self, run_id: &str, key: Option<&str>) -> Result<StreamPlace, Failure> {
-        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), self.run_streams_max);
+        let of_run = Counts::take(&self.run_streams, run_id.to_owned(), 1, self.run_streams_max.into());
         let of_run = of_run.ok_or_else(|| Failure::busy("watchers of this run"))?;
-        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), self.key_streams_max);
+        let of_key = Counts::take(&self.key_streams, key.map(str::to_owned), 1, self.key_streams_max.into());
         let of_key = of_key.ok_or_else(|| Failure::busy("streams of this key"))?;
         Ok(StreamPlace { place: place(&self.streams, "streams")?, of_run, of_key })
+    }
+
+    /// A turn for work on a large body; waited for, since each such turn is short.
+    pub async fn large(&self) -> Result<Place, Failure> {
+        let permit = Arc::clone(&self.large).acquire_owned().await;
+        Ok(Place { permit: permit.map_err(Failure::internal)? })
     }
 
     /// Room for a body that is about to be read.
@@ -126,11 +142,18 @@ impl Caps {
         BodyRoom { blocks: Arc::clone(&self.body_blocks), what: "bytes of bodies", held: None, bytes: 0 }
     }
 
-    /// A place for a run whose input has so many bytes, for as long as it is not over.
-    pub fn run(&self, input_bytes: usize) -> Result<RunPlace, Failure> {
-        if input_bytes as u64 > self.runs_bytes_max {
-            return Err(too_large(self.runs_bytes_max));
+    /// A place for a run of this tenant whose input has so many bytes, for as long as it is not over.
+    pub fn run(&self, tenant: Option<&str>, input_bytes: usize) -> Result<RunPlace, Failure> {
+        let (bytes, bytes_max) = (input_bytes as u64, self.runs_bytes_max.min(self.tenant_run_bytes_max));
+        if bytes > bytes_max {
+            return Err(too_large(bytes_max));
         }
+        let tenant = || tenant.map(str::to_owned);
+        let of_tenant = Counts::take(&self.tenant_runs, tenant(), 1, self.tenant_runs_max);
+        let of_tenant = of_tenant.ok_or_else(|| Failure::busy("live runs of this tenant"))?;
+        let bytes_of_tenant = Counts::take(&self.tenant_run_bytes, tenant(), bytes, self.tenant_run_bytes_max);
+        let bytes_of_tenant =
+            bytes_of_tenant.ok_or_else(|| Failure::busy("bytes of inputs of live runs of this tenant"))?;
         let place = place(&self.runs, "live runs")?;
         let mut room = BodyRoom {
             blocks: Arc::clone(&self.run_blocks),
@@ -139,7 +162,7 @@ impl Caps {
             bytes: 0,
         };
         room.grow(input_bytes)?;
-        Ok(RunPlace { place, room })
+        Ok(RunPlace { place, room, of_tenant, bytes_of_tenant })
     }
 }
 
@@ -159,6 +182,10 @@ pub struct RunPlace {
     place: Place,
     #[allow(dead_code, reason = "held for its drop")]
     room: BodyRoom,
+    #[allow(dead_code, reason = "held for its drop")]
+    of_tenant: Counted<Option<String>>,
+    #[allow(dead_code, reason = "held for its drop")]
+    bytes_of_tenant: Counted<Option<String>>,
 }
 
 /// Room for one body; grows with it, and is given back when it is dropped.
@@ -187,6 +214,11 @@ impl BodyRoom {
     }
 }
 
+/// Half of the processors: the other half is everybody else's.
+fn large_at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
+}
+
 fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
     let permit = Arc::clone(semaphore).try_acquire_owned().map_err(|_| Failure::busy(what))?;
     Ok(Place { permit })
@@ -194,7 +226,7 @@ fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
 
 /// Counts by name; a name without any is forgotten.
 #[derive(Debug)]
-struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u32>>);
+struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u64>>);
 
 impl<K: Eq + Hash> Default for Counts<K> {
     fn default() -> Self {
@@ -206,18 +238,19 @@ impl<K: Eq + Hash> Default for Counts<K> {
 struct Counted<K: Eq + Hash> {
     counts: Arc<Counts<K>>,
     name: K,
+    many: u64,
 }
 
 impl<K: Eq + Hash + Clone> Counts<K> {
-    fn take(counts: &Arc<Self>, name: K, max: u32) -> Option<Counted<K>> {
+    fn take(counts: &Arc<Self>, name: K, many: u64, max: u64) -> Option<Counted<K>> {
         let mut map = counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = map.entry(name.clone()).or_insert(0);
-        if *count >= max {
+        let sum = map.get(&name).copied().unwrap_or(0).saturating_add(many);
+        if sum > max {
             return None;
         }
-        *count += 1;
+        map.insert(name.clone(), sum);
         drop(map);
-        Some(Counted { counts: Arc::clone(counts), name })
+        Some(Counted { counts: Arc::clone(counts), name, many })
     }
 }
 
@@ -225,10 +258,38 @@ impl<K: Eq + Hash> Drop for Counted<K> {
     fn drop(&mut self) {
         let mut map = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = map.get_mut(&self.name) {
-            *count -= 1;
+            *count = count.saturating_sub(self.many);
             if *count == 0 {
                 map.remove(&self.name);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tenants_runs_leave_places_to_others() {
+        let settings = ServeSettings {
+            runs_live_max: 3,
+            runs_tenant_max: 2,
+            runs_tenant_bytes_max: 10_000,
+            ..ServeSettings::default()
+        };
+        let caps = Caps::new(&settings);
+        let runs = [caps.run(Some("flood"), 10).unwrap(), caps.run(Some("flood"), 0).unwrap()];
+        let refused = caps.run(Some("flood"), 0).unwrap_err().envelope;
+        assert_eq!((refused.http_status, refused.retry_after), (503, Some(1.0)), "by number");
+        let wide = caps.run(Some("other"), 9_000).unwrap();
+        assert!(caps.run(None, 0).is_err(), "as many as there are");
+        drop(runs);
+        assert_eq!(caps.run(Some("other"), 1_001).unwrap_err().envelope.http_status, 503, "by bytes");
+        assert_eq!(caps.run(Some("new"), 10_001).unwrap_err().envelope.http_status, 413, "it never fits");
+        drop(wide);
+        for counts in [&caps.tenant_runs, &caps.tenant_run_bytes] {
+            assert!(counts.0.lock().unwrap().is_empty(), "what nobody holds is forgotten");
         }
     }
 }

@@ -71,12 +71,18 @@ pub struct ServeSettings {
     pub runs_live_max: u32,
     /// Bytes of the inputs of those runs. While a run goes on its input is in memory, up to three times.
     pub runs_bytes_max: u64,
+    /// Those of one tenant.
+    pub runs_tenant_max: u32,
+    /// Bytes of the inputs of those.
+    pub runs_tenant_bytes_max: u64,
     /// Calls of agents and model requests at once.
     pub calls_max: u32,
     /// Uploads at once.
     pub uploads_max: u32,
     /// Of those, uploads with one key.
     pub uploads_key_max: u32,
+    /// An upload that is slower than this over all is given up, as a body is.
+    pub upload_bytes_per_second_min: u32,
     /// Queries and operator acts at once.
     pub queries_max: u32,
     /// Event streams at once.
@@ -115,10 +121,13 @@ impl Default for ServeSettings {
             body_bytes_max: 32 * 1024 * 1024,
             bodies_bytes_max: 512 * 1024 * 1024,
             runs_live_max: 20_000,
+            runs_tenant_max: 10_000,
+            runs_tenant_bytes_max: 256 * 1024 * 1024,
             runs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
             uploads_key_max: 16,
+            upload_bytes_per_second_min: 8 * 1024,
             queries_max: 500,
             streams_max: 8_000,
             streams_run_max: 2_000,
@@ -153,10 +162,17 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         write_timeout: reader.duration("write_timeout", fallback.write_timeout),
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
         bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
+        runs_tenant_max: count(&mut reader, "runs_tenant_max", fallback.runs_tenant_max),
+        runs_tenant_bytes_max: bytes(&mut reader, "runs_tenant_bytes_max", fallback.runs_tenant_bytes_max),
         runs_live_max: count(&mut reader, "runs_live_max", fallback.runs_live_max),
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
+        upload_bytes_per_second_min: count(
+            &mut reader,
+            "upload_bytes_per_second_min",
+            fallback.upload_bytes_per_second_min,
+        ),
         uploads_key_max: count(&mut reader, "uploads_key_max", fallback.uploads_key_max),
         queries_max: count(&mut reader, "queries_max", fallback.queries_max),
         streams_max: count(&mut reader, "streams_max", fallback.streams_max),

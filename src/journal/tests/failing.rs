@@ -167,6 +167,26 @@ async fn a_lock_of_somebody_else_is_waited_for() {
 }
 
 #[tokio::test]
+async fn whatever_leads_to_a_journal_leads_to_its_lock() {
+    let place = Place::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let at = |name: &str| JournalSettings::at(elsewhere.path().join(name));
+    // The link leads nowhere yet: whoever opens it makes the file at its end.
+    std::os::unix::fs::symlink(place.path(), elsewhere.path().join("link.db")).unwrap();
+    let through_link = SqliteJournal::open(at("link.db")).unwrap();
+    assert!(matches!(SqliteJournal::open(place.settings()), Err(JournalError::Held(_))));
+    accept(&through_link, place.run("r")).await.unwrap();
+    through_link.close().await;
+    let journal = place.open();
+    assert!(journal.accepted("r").await.unwrap().is_some(), "one file, whichever way");
+    let second = SqliteJournal::open(at("link.db"));
+    assert!(matches!(&second, Err(JournalError::Held(text)) if text.contains("pid ")), "{second:?}");
+    fs::hard_link(place.path(), elsewhere.path().join("twin.db")).unwrap();
+    let twin = SqliteJournal::open(at("twin.db"));
+    assert!(matches!(&twin, Err(JournalError::Failed(text)) if text.contains("2 names")), "{twin:?}");
+}
+
+#[tokio::test]
 async fn a_folder_that_cannot_be_written_is_told() {
     let place = Place::new();
     place.open().close().await;

@@ -9,12 +9,18 @@ use crate::{
     journal::{
         captures::{Capture, CaptureReading},
         journal::SqliteJournal,
+        ledger::FEATURES_SAID_MAX,
         operator_modes::OperatorMode,
         query::{RunFilter, TenantScope},
         settings::{JournalSettings, Retention},
         usage::{UsageGroup, UsageQuery},
     },
-    model::{call_log::CallRecord, cost::Cost, reply::Usage, run::RunStatus},
+    model::{
+        call_log::{CallRecord, Counted, CountedName},
+        cost::Cost,
+        reply::Usage,
+        run::RunStatus,
+    },
     policy::breaker::settings::Mode,
     runtime::{
         journal::{DeadCause, DeadLetter, Journal as _, RunOwner},
@@ -366,4 +372,39 @@ async fn a_tenants_data_goes_and_nobody_elses() {
         Ok(connection.query_row("SELECT count(*) FROM idempotency", [], |row| row.get::<_, i64>(0))?)
     });
     assert_eq!(keys.await, Ok(10));
+}
+
+#[tokio::test]
+async fn names_that_callers_make_up_are_bounded_by_key_and_day() {
+    let place = Place::new();
+    let journal = place.open();
+    let log = journal.usage_log();
+    let said = |feature: String, key: &str, day: u64| CallRecord {
+        feature: Some(feature),
+        caller: Some(key.to_owned()),
+        ..called("acme", "qwen", day, None)
+    };
+    let today = T0 / DAY_MS;
+    for number in 0..FEATURES_SAID_MAX + 50 {
+        log.finished(said(format!("feat{number}"), "flood", today));
+    }
+    // Another key's allowance is its own, names that are known need none, and those of before are known again.
+    log.finished(said("chat".to_owned(), "calm", today));
+    let known = Counted { feature: Some(CountedName::Known("search".to_owned())), tenant: None };
+    log.finished(CallRecord { counted: Some(known), ..said("made up".to_owned(), "flood", today) });
+    log.finished(said("feat0".to_owned(), "flood", today));
+    log.finished(said("feat240".to_owned(), "flood", today + 1));
+    journal.close().await;
+    let journal = place.open();
+    let query =
+        UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: vec![UsageGroup::Feature] };
+    let lines = journal.usage(query.clone()).await.unwrap();
+    let calls = |name: &str| {
+        lines.iter().filter(|line| line.feature.as_deref() == Some(name)).map(|line| line.calls).collect::<Vec<_>>()
+    };
+    assert_eq!(lines.len(), FEATURES_SAID_MAX + 3, "with other, chat and search");
+    assert_eq!((calls("other"), calls("chat"), calls("search")), (vec![50], vec![1], vec![1]));
+    assert_eq!((calls("feat0"), calls("feat240"), calls("made up")), (vec![2], vec![], vec![]));
+    let tomorrow = UsageQuery { from_day: today + 1, to_day: today + 1, ..query };
+    assert_eq!(journal.usage(tomorrow).await.unwrap()[0].feature.as_deref(), Some("feat240"));
 }

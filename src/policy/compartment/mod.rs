@@ -1,5 +1,6 @@
 //! Compartments: what a call needs of several counts of slots at once, and the line of those who lack one.
 
+pub mod counted;
 pub mod directory;
 pub mod line;
 pub mod needs;

@@ -24,13 +24,13 @@ use crate::{
     serve::{
         access::caller::Caller,
         answer::{
-            body::Json,
+            body::HeldJson,
             failure::Failure,
             query::{InPath, idempotency_key},
             sse,
             told::Told,
         },
-        caps::Place,
+        caps::{BodyRoom, Place},
         state::AppState,
     },
 };
@@ -65,10 +65,10 @@ pub(crate) async fn call(
     caller: Caller,
     InPath(name): InPath<String>,
     headers: HeaderMap,
-    Json(body): Json<CallBody>,
+    HeldJson(body, room): HeldJson<CallBody>,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    let place = state.caps.call()?;
+    let place = (state.caps.call()?, room);
     let runtime = state.runtime().await?;
     let agent = runtime.agent(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let wants_stream = headers.get(header::ACCEPT).is_some_and(|accept| {
@@ -149,7 +149,7 @@ struct Streaming {
     deltas: mpsc::Receiver<String>,
     ended: Option<Result<CallReply, CallError>>,
     #[allow(dead_code, reason = "held for its drop")]
-    place: Place,
+    place: (Place, BodyRoom),
 }
 
 #[allow(clippy::large_enum_variant, reason = "one at a time, on its way through")]

@@ -9,7 +9,7 @@ use axum::{
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
-use super::failure::Failure;
+use super::{failure::Failure, large};
 use crate::{
     model::envelope::ErrorCode,
     serve::{caps::BodyRoom, state::AppState},
@@ -30,6 +30,10 @@ pub struct WholeBody {
 /// A JSON body.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
+
+/// A JSON body whose room is held as long as it is worked on.
+#[derive(Debug)]
+pub struct HeldJson<T>(pub T, pub BodyRoom);
 
 /// The next piece of a body; `None` at its end.
 pub async fn next_piece(
@@ -136,13 +140,23 @@ pub fn expect_json(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-impl<T: DeserializeOwned> FromRequest<AppState> for Json<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Json<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, Failure> {
+        HeldJson::from_request(request, state).await.map(|HeldJson(value, _)| Self(value))
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for HeldJson<T> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &AppState) -> Result<Self, Failure> {
         expect_json(request.headers())?;
         let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
-        Ok(Self(parse(&body.bytes)?))
+        let WholeBody { bytes, room } = body;
+        let value = large::work(state, bytes.len(), move || parse(&bytes)).await?;
+        Ok(Self(value, room))
     }
 }
 

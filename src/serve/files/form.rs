@@ -52,7 +52,7 @@ pub struct Form {
 /// Reads a form of this caller.
 pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> Result<Form, Failure> {
     // Each part has a bound of its own, and so has the number of parts.
-    let_files_in(&request);
+    let_files_in(state, &request);
     let store = state.files().await?;
     let invalid = |error: String| Failure::invalid(format!("the form cannot be read: {error}"));
     let mut parts = Multipart::from_request(request, state).await.map_err(|error| invalid(error.body_text()))?;

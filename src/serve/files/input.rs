@@ -1,6 +1,8 @@
 //! Files as values of a run's input: an id with what is known of the file, never its bytes. The one place that says how such a value
 //! looks.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use crate::journal::files::table::StoredFile;
@@ -17,9 +19,9 @@ pub fn as_value(file: &StoredFile) -> Value {
 
 /// The ids of all files within `value`, in their order, each once.
 pub fn ids_within(value: &Value) -> Vec<String> {
-    let mut ids = Vec::new();
+    let (mut ids, mut known) = (Vec::new(), HashSet::new());
     visit(value, 0, &mut |file| {
-        if let Some(id) = id_of(file).filter(|id| !ids.iter().any(|known| known == id)) {
+        if let Some(id) = id_of(file).filter(|id| known.insert((*id).to_owned())) {
             ids.push(id.to_owned());
         }
     });

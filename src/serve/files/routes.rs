@@ -114,15 +114,16 @@ async fn upload(State(state): State<AppState>, caller: Caller, request: Request)
     Ok((StatusCode::CREATED, axum::Json(Uploaded { first, data })).into_response())
 }
 
-/// Files have bounds of their own, in the store: that of other bodies does not hold for them.
-pub(super) fn let_files_in(request: &Request) {
+/// Files have bounds of their own, in the store: that of other bodies does not hold for them. In turn they must come faster.
+pub(super) fn let_files_in(state: &AppState, request: &Request) {
     if let Some(bytes_max) = request.extensions().get::<BodyBytesMax>() {
         bytes_max.raise(u64::MAX);
+        bytes_max.hurry(state.settings.upload_bytes_per_second_min);
     }
 }
 
 async fn take_raw(state: &AppState, caller: &Caller, request: Request) -> Result<StoredFile, Failure> {
-    let_files_in(&request);
+    let_files_in(state, &request);
     let store = state.files().await?;
     let name = request.headers().get(FILE_NAME).map(|name| decoded(name.as_bytes())).unwrap_or_default();
     let mut upload = store.upload(caller.tenant.clone(), &name).await?;

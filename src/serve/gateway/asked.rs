@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::{
     model::raw_object::RawObject,
     runtime::relay::{RelayForm, RelayKind, StreamUsage},
@@ -22,6 +20,8 @@ pub(super) struct Asked {
     pub(super) body: Arc<RawObject>,
     pub(super) model: String,
     pub(super) form: RelayForm,
+    /// Whom it says it is for.
+    named: Named,
 }
 
 impl Asked {
@@ -47,33 +47,46 @@ impl Asked {
             Some(_) => return Err(wrong("stream", "must be true or false")),
         };
         let form = if streams { RelayForm::Stream { usage: usage_of(&body) } } else { RelayForm::Whole };
-        Ok(Self { body: Arc::new(body), model, form })
+        let named = named_in(&body);
+        Ok(Self { body: Arc::new(body), model, form, named })
     }
 
     /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
     /// model server's business.
     pub(super) fn caller(&self, caller: Caller) -> Result<Caller, Failure> {
-        // A number is what some servers take themselves; only a word can be one of our classes.
-        let priority = self.body.text("priority");
         let speaks = caller.key.as_ref().is_some_and(|key| key.acting == Acting::ForOthers);
-        let metadata = self.body.get("metadata").and_then(|text| serde_json::from_str::<Value>(text).ok());
-        let of = |key: &str| {
-            let named = metadata.as_ref().and_then(|metadata| metadata.get(key)).and_then(Value::as_str);
-            named.filter(|_| speaks).map(str::to_owned)
-        };
-        let user = self.body.text("user").filter(|user| speaks && !user.is_empty()).or_else(|| of("user"));
-        caller.naming(Named { tenant: of("tenant"), feature: of("feature"), priority, user })
+        let Named { tenant, feature, priority, user } = self.named.clone();
+        let of = |name: Option<String>| name.filter(|_| speaks);
+        caller.naming(Named { tenant: of(tenant), feature: of(feature), priority, user: of(user) })
     }
 }
 
+fn named_in(body: &RawObject) -> Named {
+    let metadata = inner(body, "metadata");
+    let of = |key: &str| metadata.as_ref().and_then(|metadata| metadata.text(key));
+    let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| of("user"));
+    // A number is what some servers take themselves; only a word can be one of our classes.
+    Named { tenant: of("tenant"), feature: of("feature"), priority: body.text("priority"), user }
+}
+
+/// A member that is an object, whose members nobody asks for stay text.
+fn inner(body: &RawObject, key: &str) -> Option<RawObject> {
+    RawObject::try_new(body.get(key)?.as_bytes().to_vec()).ok()
+}
+
 fn usage_of(body: &RawObject) -> StreamUsage {
-    let options = body.get("stream_options").and_then(|text| serde_json::from_str::<Value>(text).ok());
-    let wanted = options.as_ref().and_then(|options| options.get("include_usage")).and_then(Value::as_bool);
-    if wanted == Some(true) { StreamUsage::Wanted } else { StreamUsage::Unwanted }
+    let options = inner(body, "stream_options");
+    if options.as_ref().and_then(|options| options.get("include_usage")) == Some("true") {
+        StreamUsage::Wanted
+    } else {
+        StreamUsage::Unwanted
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
         answer::{
             body::{expect_json, read_whole},
             failure::Failure,
+            large,
         },
         state::AppState,
     },
@@ -86,7 +87,8 @@ async fn relayed(
     let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
     // From here on the time is ours: how long a client takes to send is its own.
     let started = Instant::now();
-    let asked = Asked::read(kind, &body.bytes)?;
+    let bytes = body.bytes.clone();
+    let asked = large::work(state, bytes.len(), move || Asked::read(kind, &bytes)).await?;
     let caller = asked.caller(caller)?;
     let agent = gateway.agent_of(&asked.model)?;
     let runtime = state.runtime().await?;

@@ -191,7 +191,7 @@ async fn answer(
     let mut answer = if let Err(envelope) = check_head(&request, &settings) {
         refuse(&talk, envelope, &facts)
     } else {
-        let bytes_max = BodyBytesMax::new(settings.body_bytes_max);
+        let bytes_max = BodyBytesMax::new(settings.body_bytes_max, settings.body_bytes_per_second_min);
         let fault = Arc::new(OnceLock::new());
         let (mut parts, body) = request.into_parts();
         parts.extensions.insert(ConnectInfo(peer));

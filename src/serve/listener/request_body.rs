@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -22,22 +22,38 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::{refusal, settings::ListenerSettings};
 use crate::model::envelope::Envelope;
 
-/// How many bytes this request's body may have; in the extensions of every request. A route raises it before it reads.
+/// How many bytes this request's body may have, and how fast it must come; in the extensions of every request. A route changes it before
+/// it reads.
 #[derive(Debug, Clone)]
-pub struct BodyBytesMax(Arc<AtomicU64>);
+pub struct BodyBytesMax(Arc<Bounds>);
+
+#[derive(Debug)]
+struct Bounds {
+    bytes: AtomicU64,
+    per_second_min: AtomicU32,
+}
 
 impl BodyBytesMax {
-    pub(super) fn new(bytes: u64) -> Self {
-        Self(Arc::new(AtomicU64::new(bytes)))
+    pub(super) fn new(bytes: u64, per_second_min: u32) -> Self {
+        Self(Arc::new(Bounds { bytes: AtomicU64::new(bytes), per_second_min: AtomicU32::new(per_second_min) }))
     }
 
     /// From now on so many bytes are allowed, if that is more.
     pub fn raise(&self, bytes: u64) {
-        self.0.fetch_max(bytes, Ordering::AcqRel);
+        self.0.bytes.fetch_max(bytes, Ordering::AcqRel);
+    }
+
+    /// From now on so many bytes a second must come, if that is more: what takes much takes a place that others wait for.
+    pub fn hurry(&self, per_second_min: u32) {
+        self.0.per_second_min.fetch_max(per_second_min, Ordering::AcqRel);
     }
 
     fn get(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.0.bytes.load(Ordering::Acquire)
+    }
+
+    fn per_second_min(&self) -> u32 {
+        self.0.per_second_min.load(Ordering::Acquire)
     }
 }
 
@@ -76,7 +92,6 @@ pub(super) struct RequestBody {
     body: Incoming,
     bytes_max: BodyBytesMax,
     pause_max: Duration,
-    bytes_per_second_min: u32,
     fault: Arc<OnceLock<Fault>>,
     bytes: u64,
     waited: Duration,
@@ -94,7 +109,6 @@ impl RequestBody {
             body,
             bytes_max,
             pause_max: settings.body_pause_max,
-            bytes_per_second_min: settings.body_bytes_per_second_min,
             fault,
             bytes: 0,
             waited: Duration::ZERO,
@@ -116,9 +130,10 @@ impl RequestBody {
         if self.bytes > bytes_max {
             return self.fail(Fault::TooLarge { bytes_max });
         }
-        let least = self.waited.as_millis().saturating_mul(self.bytes_per_second_min.into()) / 1_000;
+        let bytes_per_second_min = self.bytes_max.per_second_min();
+        let least = self.waited.as_millis().saturating_mul(bytes_per_second_min.into()) / 1_000;
         if self.waited > self.pause_max && u128::from(self.bytes) < least {
-            return self.fail(Fault::TooSlow { bytes_per_second_min: self.bytes_per_second_min });
+            return self.fail(Fault::TooSlow { bytes_per_second_min });
         }
         Poll::Ready(Some(Ok(frame)))
     }

@@ -44,6 +44,12 @@ async fn large(request: Request) -> Result<Bytes, String> {
     echo(request).await
 }
 
+/// Takes large bodies, which must come faster than others.
+async fn hurried(request: Request) -> Result<Bytes, String> {
+    request.extensions().get::<BodyBytesMax>().unwrap().hurry(1_000_000);
+    large(request).await
+}
+
 /// Pieces without end; `pieces` counts those that were asked for.
 fn endless(pieces: &Arc<AtomicUsize>) -> Body {
     let pieces = Arc::clone(pieces);
@@ -58,6 +64,7 @@ fn routes(pieces: Arc<AtomicUsize>) -> Router {
         .route("/ok", get(async || "ok"))
         .route("/echo", post(echo))
         .route("/large", post(large))
+        .route("/hurried", post(hurried))
         .route("/peer", get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.to_string()))
         .route(
             "/slow",
@@ -341,7 +348,10 @@ async fn slow_senders_are_told_so() {
         assert_envelope(&say(server.address(), bytes).await, 408, "INVALID_REQUEST");
     }
     // Never a pause, and still too slow: in the head, in the body.
-    for head in ["GET /ok HTTP/1.1\r\nlarge: ".to_owned(), post_to("/echo", "content-length: 900\r\n", "")] {
+    // Where it must come faster still, the same.
+    let large = post_to("/hurried", "content-length: 90000\r\n", &"a".repeat(20_000));
+    let small = post_to("/echo", "content-length: 900\r\n", "");
+    for head in ["GET /ok HTTP/1.1\r\nlarge: ".to_owned(), small, large] {
         let mut socket = TcpStream::connect(server.address()).await.unwrap();
         socket.set_nodelay(true).unwrap();
         let (mut reading, mut writing) = socket.split();
@@ -353,7 +363,9 @@ async fn slow_senders_are_told_so() {
                 () = tokio::time::sleep(SHORT / 8) => drop(writing.write_all(b"a").await),
             }
         };
-        assert_envelope(&String::from_utf8_lossy(&answer[..count]), 408, "INVALID_REQUEST");
+        let answer = String::from_utf8_lossy(&answer[..count]).into_owned();
+        assert_envelope(&answer, 408, "INVALID_REQUEST");
+        assert_eq!(answer.contains("slower than 1000000 bytes a second"), head.contains("/hurried"), "{answer}");
     }
     assert_alive(server.address()).await;
 }

@@ -28,6 +28,7 @@ use crate::{
         answer::{
             body::{expect_json, parse, read_whole},
             failure::Failure,
+            large,
             query::{InPath, idempotency_key},
         },
         caps::RunPlace,
@@ -92,8 +93,9 @@ pub(crate) async fn start(
     }
     expect_json(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
-    let hash = hex(&Sha256::digest(&whole.bytes));
-    let body: RunBody = parse(&whole.bytes)?;
+    let bytes = whole.bytes.clone();
+    let read = move || Ok((hex(&Sha256::digest(&bytes)), parse::<RunBody>(&bytes)?));
+    let (hash, body) = large::work(&state, whole.bytes.len(), read).await?;
     drop(whole);
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
@@ -133,9 +135,15 @@ async fn accept(
     // The files are those of the run's tenant, whoever starts it: its agents are given no others.
     let scope = TenantScope::One(new.owner.tenant.clone());
     input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
-    let place = state.caps.run(input::bytes_of(&new.input))?;
-    let runtime = Arc::clone(&running.runtime);
-    taken_on(place, async move { runtime.accept_run(new).await }).await
+    let bytes = input::bytes_of(&new.input);
+    let place = state.caps.run(new.owner.tenant.as_deref(), bytes)?;
+    let (runtime, state) = (Arc::clone(&running.runtime), state.clone());
+    // What is laid out and packed for the journal grows with the input.
+    let accepting = async move {
+        let accepted = large::begin(&state, bytes, async move { runtime.accept_run(new).await }).await?;
+        accepted.map_err(Failure::from)
+    };
+    taken_on(place, accepting).await
 }
 
 /// A run holds its place until it is over, whoever watches it, and whether or not whoever asked for it is still there when it is accepted.
@@ -240,7 +248,7 @@ pub(crate) async fn repair(
     let (old, record, owner) = over(&running, &caller, &id).await?;
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    let place = state.caps.run(input::bytes_of(&old.input))?;
+    let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;
     let runtime = Arc::clone(&running.runtime);
     let accepted = taken_on(place, async move { runtime.repair(&old, &record, owner, idempotency).await }).await?;
     answer(&running, accepted).await
@@ -277,7 +285,7 @@ pub(crate) async fn rerun(
     let (old, record, owner) = over(&running, &caller, &id).await?;
     let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
-    let place = state.caps.run(input::bytes_of(&old.input))?;
+    let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;
     let (runtime, from) = (Arc::clone(&running.runtime), body.from);
     let accepting = async move { runtime.rerun(&old, &record, &from, prompts, owner, idempotency).await };
     let accepted = taken_on(place, accepting).await?;

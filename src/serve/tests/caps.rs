@@ -64,7 +64,7 @@ async fn live_runs_are_bounded_in_number_and_in_bytes() {
     }
     world.with_key("bob", "POST", "/v1/runs", hanging).await.fails(503, "LOAD_SHED");
     world.with_key("ann", "POST", &format!("/v1/runs/{}/cancel", ids[0]), "").await.is(200);
-    until("a run that is over frees its place", || world.state.caps.run(0).is_ok()).await;
+    until("a run that is over frees its place", || world.state.caps.run(None, 0).is_ok()).await;
     world.with_key("bob", "POST", "/v1/runs", hanging).await.is(202);
     world.with_key("bob", "POST", &format!("/v1/runs/{}/repair", ids[0]), "").await.fails(404, "NOT_FOUND");
     world.with_key("ann", "POST", &format!("/v1/runs/{}/repair", ids[0]), "").await.fails(503, "LOAD_SHED");
@@ -72,14 +72,14 @@ async fn live_runs_are_bounded_in_number_and_in_bytes() {
     let world = World::with(&keys(), ServeSettings { runs_bytes_max: 4_096, ..usual }).await;
     let text = |bytes: usize| format!(r#"{{"workflow":"one","input":{{"text":"{}"}}}}"#, "x".repeat(bytes));
     world.with_key("ann", "POST", "/v1/runs", &text(5_000)).await.fails(413, "INVALID_REQUEST");
-    let held = world.state.caps.run(2_000).unwrap();
+    let held = world.state.caps.run(None, 2_000).unwrap();
     world.with_key("ann", "POST", "/v1/runs", &text(3_000)).await.fails(503, "LOAD_SHED");
     drop(held);
     for _ in 0..3 {
         let run = world.with_key("ann", "POST", "/v1/runs", &text(3_000)).await.is(202).json();
         let result = format!("/v1/runs/{}/result?wait=30", run["run_id"].as_str().unwrap());
         world.with_key("ann", "GET", &result, "").await.is(200);
-        until("a run that is over frees its room", || world.state.caps.run(4_000).is_ok()).await;
+        until("a run that is over frees its room", || world.state.caps.run(None, 4_000).is_ok()).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::support::World;
+use super::support::{World, until};
 use crate::settings::serve::ServeSettings;
 
 const BODY: &str = r#"{"workflow":"one","input":{"text":"x"}}"#;
@@ -181,4 +181,29 @@ async fn calls_tell_what_they_took() {
         world.ask("POST", "/v1/agents/echo/call", &[ANN, ("accept", "text/event-stream")], r#"{"input":{"a":1}}"#);
     let streamed = streamed.await;
     assert_eq!(events(&streamed.is(200).text).last().unwrap()["output"]["a"], 1);
+}
+
+/// Both sides of the size from which bodies are read beside the workers.
+#[tokio::test]
+async fn large_bodies_are_answered_like_small_ones() {
+    let world = World::usual().await;
+    let call = |count: usize| format!(r#"{{"input":[{}]}}"#, vec!["1"; count].join(","));
+    for count in [10, 300_000] {
+        let answer = world.with_key("ann", "POST", "/v1/agents/echo/call", &call(count)).await.is(200).json();
+        assert_eq!(answer["output"].as_array().map(Vec::len), Some(count));
+    }
+    let broken = format!("{}]", call(300_000));
+    let answer = world.with_key("ann", "POST", "/v1/agents/echo/call", &broken).await;
+    assert!(answer.fails(400, "INVALID_REQUEST").text.contains("column"));
+    let text = "x".repeat(400_000);
+    let body = format!(r#"{{"workflow":"one","input":{{"text":"{text}"}}}}"#);
+    let run = world.with_key("ann", "POST", "/v1/runs", &body).await.is(202).json();
+    let result = format!("/v1/runs/{}/result?wait=30", run["run_id"].as_str().unwrap());
+    let ended = world.with_key("ann", "GET", &result, "").await.is(200).json();
+    assert_eq!(ended["output"]["text"].as_str(), Some(text.as_str()));
+    until("all room is given back", || {
+        let all = usize::try_from(world.state.settings.bodies_bytes_max).unwrap();
+        world.state.caps.body().grow(all).is_ok()
+    })
+    .await;
 }
