@@ -156,6 +156,8 @@ fn nobody_waits_for_a_step_of_the_predecessor() {
     wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
     let began = Instant::now();
     let (second, address) = serve(text(project.path()));
+    let ready = ask(address, "GET", "/readyz", "");
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
     let listed = json_of(&ask(address, "GET", "/v1/runs", ""));
     assert_eq!(listed["data"][0]["run_id"], run["run_id"], "{listed}");
     assert!(began.elapsed() < GRACE, "it stood still for {:?}", began.elapsed());
