@@ -12,6 +12,10 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// So long before grace is over those who still wait are told that there is no answer; a quarter of a shorter grace.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// A successor waits for the journal no longer than this for steps that are under way: it makes them again, with the same idempotency
+/// key. Nobody who asks it is to stand still for somebody else's step.
+const STEPS_FOR_SUCCESSOR: Duration = Duration::from_secs(1);
+
 /// For whom.
 pub(super) enum Leaving {
     /// Told to stop.
@@ -42,7 +46,11 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
     state.ending.closing_streams.cancel();
     let runs = async {
         if let Some(running) = state.door.now() {
-            running.runtime.leave_runs(last_words).await;
+            let patience = match &leaving {
+                Leaving::ForGood => last_words,
+                Leaving::To(_) => last_words.min(STEPS_FOR_SUCCESSOR),
+            };
+            running.runtime.leave_runs(patience).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {

@@ -8,10 +8,15 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{answer::failure::Failure, state::AppState};
-use crate::{model::envelope::ErrorCode, runtime::pulse::LastTurns};
+use crate::{
+    model::envelope::{Envelope, ErrorCode},
+    runtime::pulse::LastTurns,
+};
 
 /// How often supervisor and orchestrator are sent a beat.
 pub const BEAT: Duration = Duration::from_secs(1);
+/// How long a probe waits for a node that starts.
+const START_WAIT: Duration = Duration::from_secs(3);
 /// Who did not get to a beat for this long does not turn.
 pub const STILL_MAX: Duration = Duration::from_secs(10);
 
@@ -41,12 +46,16 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Takes work: the journal is its own and it is not stopping.
+/// Takes work: the journal is its own and it is not stopping. Asked while a predecessor still has the journal, it waits for it a moment:
+/// requests are taken in all the time.
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     state.ending.check_ready()?;
-    match state.door.now() {
-        Some(_) => Ok(Json(Health { status: "ready" })),
-        None => Err(Failure::shutting_down()),
+    match tokio::time::timeout(START_WAIT, state.running()).await {
+        Ok(Ok(_)) => Ok(Json(Health { status: "ready" })),
+        Ok(Err(_)) | Err(_) => {
+            let message = "this node is starting";
+            Err(Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0).into())
+        }
     }
 }

@@ -198,7 +198,8 @@ impl ProviderClient {
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         let mut url = self.base_url.clone();
         if !path.is_empty() {
-            let joined = format!("{}/{}", self.base_url.path().trim_end_matches('/'), path.trim_start_matches('/'));
+            let joined =
+                format!("{}/{}", self.base_url.path().trim_end_matches('/'), path.strip_prefix('/').unwrap_or(path));
             url.set_path(&joined);
         }
         let queries: Vec<&str> = [self.base_url.query(), query].into_iter().flatten().collect();

@@ -2,9 +2,8 @@
 //! repeated; what an answer means is for whoever passes it on to ask.
 
 use bytes::Bytes;
-use futures_util::Stream;
 use reqwest::{
-    Body, Method,
+    Method,
     header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde_json::Value;
@@ -28,22 +27,19 @@ pub struct PassedOn {
 impl ProviderClient {
     /// Sends one request as it is; only what belongs to the provider (its key, its own headers and parameters) is laid over it.
     /// Dropping the future, or later the answer, closes the connection.
-    pub async fn pass_on<S>(
+    pub async fn pass_on(
         &self,
         method: Method,
         path_and_query: &str,
         mut headers: HeaderMap,
-        body: Option<S>,
-    ) -> Result<PassedOn, AttemptFailure>
-    where
-        S: Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static,
-    {
+        body: Option<Bytes>,
+    ) -> Result<PassedOn, AttemptFailure> {
         headers.extend(self.headers.clone());
         // What would be unpacked here could not go back as it came.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let mut request = self.http.request(method, self.url(path_and_query)).headers(headers);
         if let Some(body) = body {
-            request = request.body(Body::wrap_stream(body));
+            request = request.body(body);
         }
         let request = request.build().map_err(failure_of_error)?;
         let incoming =

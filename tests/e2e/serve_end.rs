@@ -21,6 +21,8 @@ use crate::{
 
 /// How long the slow agent takes: longer than grace.
 const SLOW: Duration = Duration::from_secs(3);
+/// The usual grace.
+const GRACE: Duration = Duration::from_secs(30);
 const WORKFLOW: &str = r#"
 [workflow]
 name = "two"
@@ -47,10 +49,10 @@ fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
             std::thread::spawn(move || {
                 let mut reader = BufReader::new(socket.unwrap());
                 while let Some((path, _)) = read_request(&mut reader) {
-                    let is_slow = path == "/slow";
+                    let is_slow = path != "/quick";
                     counts[usize::from(is_slow)].fetch_add(1, Ordering::SeqCst);
                     if is_slow {
-                        std::thread::sleep(SLOW);
+                        std::thread::sleep(if path == "/stuck" { BOUND } else { SLOW });
                     }
                     let body = json!({ "output": path }).to_string();
                     let head =
@@ -139,4 +141,35 @@ fn whoever_still_waits_when_grace_ends_is_told_why() {
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("SHUTTING_DOWN"), "{answer}");
     }
     service.end().exits(0);
+}
+
+/// A successor answers at once, though a step of its predecessor's is under way: that step is made again.
+#[test]
+fn nobody_waits_for_a_step_of_the_predecessor() {
+    let (agents, asked) = agents();
+    let config = format!(
+        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.stuck]\nprovider = \"here\"\npath = \"/stuck\"\n"
+    );
+    let project = folder(&[("workflow.toml", &WORKFLOW.replace("slow", "stuck")), ("watertight.toml", &config)]);
+    let (first, address) = serve(text(project.path()));
+    let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
+    wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
+    let began = Instant::now();
+    let (second, address) = serve(text(project.path()));
+    let ready = ask(address, "GET", "/readyz", "");
+    assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
+    let listed = json_of(&ask(address, "GET", "/v1/runs", ""));
+    assert_eq!(listed["data"][0]["run_id"], run["run_id"], "{listed}");
+    assert!(began.elapsed() < GRACE, "it stood still for {:?}", began.elapsed());
+    wait_until("the step is made again", || asked[1].load(Ordering::SeqCst) == 2);
+    drop((first, second));
+}
+
+#[track_caller]
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < BOUND, "{what}: never");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

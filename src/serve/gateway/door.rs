@@ -43,6 +43,11 @@ pub fn routes(gateway: impl Into<GatewayDoor>) -> OpenApiRouter<AppState> {
         .routes(routes!(models::show_model))
         .layer(middleware::map_response(shape::mark))
         .layer(gateway.clone());
-    let passed = OpenApiRouter::new().route("/agents/{name}/{*path}", any(pass::pass)).layer(gateway);
+    let passed = OpenApiRouter::new()
+        // The root of a service has two names, and neither of them is a path behind it.
+        .route("/agents/{name}", any(pass::pass))
+        .route("/agents/{name}/", any(pass::pass))
+        .route("/agents/{name}/{*path}", any(pass::pass))
+        .layer(gateway);
     relayed.merge(passed)
 }

@@ -1,10 +1,7 @@
 //! `ANY /agents/{name}/{path}`: an existing service's bytes pass through its agent's guards unchanged. Nothing is repeated and no other
 //! target is asked; the answer is judged by its status and by what an error in it says.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -13,7 +10,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
-use futures_util::{StreamExt as _, stream};
+use futures_util::stream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
@@ -26,7 +23,7 @@ use crate::{
     runtime::{handle::AgentHandle, outside::Admission, refusal::failure_envelope},
     serve::{
         access::caller::Caller,
-        answer::{body::too_large, failure::Failure, query::InPath},
+        answer::{body::read_whole, failure::Failure, query::InPath},
         caps::Place,
         state::AppState,
     },
@@ -47,11 +44,17 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
+/// What of a path is ours.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct ServicePath {
+    name: String,
+}
+
 /// Passes one request through.
 pub(crate) async fn pass(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
-    InPath((name, _)): InPath<(String, String)>,
+    InPath(ServicePath { name }): InPath<ServicePath>,
     caller: Caller,
     request: Request,
 ) -> Result<Response, Failure> {
@@ -61,42 +64,34 @@ pub(crate) async fn pass(
         .ok_or_else(|| Failure::not_found(format_args!("agent {name:?} with a service of its own")))?;
     let path = path_of(&request, &name)?;
     let place = state.caps.call()?;
+    let (parts, body) = request.into_parts();
+    let is_empty = body.is_end_stream();
+    // Before anything is taken: how a client sends, and how long it takes to, is its own and says nothing of the agent.
+    let body = read_whole(&state, body, state.settings.body_bytes_max).await?;
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let mut admission = handle.enter(&caller.call_context(&*runtime.clock(), None))?;
     let (bound, slow_call) = (Bound::of(&handle, caller.deadline), handle.slow_call());
     drop(runtime);
-    let (parts, body) = request.into_parts();
     let headers = onward(&parts.headers, &caller, &state);
-    let bytes_max = state.settings.body_bytes_max;
-    if body.size_hint().lower() > bytes_max {
-        admission.finish(Ending::CallerShape);
-        return Err(too_large(bytes_max));
-    }
-    let fault = Arc::new(OnceLock::new());
-    let body = (!body.is_end_stream()).then(|| bounded(body, bytes_max, Arc::clone(&fault)));
-    let sent = service.pass_on(parts.method, &path, headers, body);
+    let sent = service.pass_on(parts.method, &path, headers, (!is_empty).then(|| body.bytes.clone()));
     let answered = tokio::select! {
         answered = bound.within(grown_old_after(slow_call, &mut admission, sent)) => answered,
         () = state.ending.last_words.cancelled() => return Err(Failure::shutting_down()),
     };
-    match (answered, fault.get()) {
+    drop(body);
+    match answered {
         // Nobody asked for it: what would follow is no answer.
-        (Ok(passed), _) if passed.status() == StatusCode::SWITCHING_PROTOCOLS.as_u16() => {
+        Ok(passed) if passed.status() == StatusCode::SWITCHING_PROTOCOLS.as_u16() => {
             admission.finish(Ending::BadReply);
             let failure = AttemptFailure::new(Ending::BadReply, "the service switches protocols, unasked");
             Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
         }
-        (Ok(passed), _) => {
-            let passing =
-                Passing { passed, admission: Some(admission), kept: Vec::new(), fault, bound, slow_call, place };
+        Ok(passed) => {
+            let passing = Passing { passed, admission: Some(admission), kept: Vec::new(), bound, slow_call, place };
             Ok(answer_of(passing, agent.as_str()))
         }
-        (Err(_), Some(fault)) => {
-            admission.finish(Ending::CallerShape);
-            Err(fault.failure(bytes_max))
-        }
-        (Err(failure), None) => {
+        Err(failure) => {
             admission.finish(failure.ending.clone());
             Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
         }
@@ -152,27 +147,12 @@ impl Bound {
     }
 }
 
-/// What is wrong with a caller's body that is passed on while it comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BodyFault {
-    TooLarge,
-    BrokenOff,
-}
-
-impl BodyFault {
-    fn failure(self, bytes_max: u64) -> Failure {
-        match self {
-            Self::TooLarge => too_large(bytes_max),
-            Self::BrokenOff => Failure::invalid("the body broke off"),
-        }
-    }
-}
-
 /// The path behind the agent's name as it was sent, with its query. Nothing in it can climb out of the service's own base.
 fn path_of(request: &Request, name: &str) -> Result<String, Failure> {
     let path = request.uri().path();
-    // Behind `/agents/` and the name, however that was encoded.
-    let rest = path.splitn(4, '/').nth(3).unwrap_or_default();
+    // Behind `/agents/` and the name, however that was encoded; nothing at all is the service's root.
+    let behind = path.strip_prefix("/agents/").and_then(|path| path.split_once('/')).map(|(_, rest)| rest);
+    let rest = behind.unwrap_or_default();
     let climbs = rest.split(['/', '\\']).any(|segment| {
         let plain = segment.to_ascii_lowercase().replace("%2e", ".");
         plain == "." || plain == ".."
@@ -182,7 +162,7 @@ fn path_of(request: &Request, name: &str) -> Result<String, Failure> {
         return Err(Failure::not_found(format_args!("such path behind agent {name:?}")));
     }
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
-    Ok(format!("/{rest}{query}"))
+    Ok(behind.map_or_else(|| query.clone(), |rest| format!("/{rest}{query}")))
 }
 
 /// The caller's headers, without those of its connection and those that speak to us.
@@ -224,28 +204,6 @@ fn without_hop_by_hop(given: &HeaderMap) -> HeaderMap {
     given.iter().filter(|(name, _)| stays(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// The caller's body as it comes, cut off where it grows too large. What is wrong with it is noted in `fault`: whoever sends it on can only
-/// say that it could not be sent.
-fn bounded(
-    body: Body,
-    bytes_max: u64,
-    fault: Arc<OnceLock<BodyFault>>,
-) -> impl stream::Stream<Item = Result<Bytes, std::io::Error>> + Send + 'static {
-    let mut bytes = 0_u64;
-    body.into_data_stream().map(move |piece| {
-        let piece = piece.map_err(|error| {
-            let _ = fault.set(BodyFault::BrokenOff);
-            std::io::Error::other(error)
-        })?;
-        bytes = bytes.saturating_add(piece.len() as u64);
-        if bytes > bytes_max {
-            let _ = fault.set(BodyFault::TooLarge);
-            return Err(std::io::Error::other("the body is too large"));
-        }
-        Ok(piece)
-    })
-}
-
 /// Waits for `work`, and counts it as slow from the threshold on.
 async fn grown_old_after<T>(slow_call: Duration, admission: &mut Admission, work: impl Future<Output = T>) -> T {
     tokio::pin!(work);
@@ -264,8 +222,6 @@ struct Passing {
     /// `None` once it was judged.
     admission: Option<Admission>,
     kept: Vec<u8>,
-    /// What was wrong with the request's body, if it was still under way.
-    fault: Arc<OnceLock<BodyFault>>,
     bound: Bound,
     slow_call: Duration,
     #[allow(dead_code, reason = "held for its drop")]
@@ -308,8 +264,7 @@ impl Passing {
                 None
             }
             Err(failure) => {
-                let ending = self.fault.get().map_or(failure.ending, |_| Ending::CallerShape);
-                self.admission.take()?.finish(ending);
+                self.admission.take()?.finish(failure.ending);
                 Some(Err(std::io::Error::other("the service's answer broke off")))
             }
         }

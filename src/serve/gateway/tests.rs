@@ -735,3 +735,32 @@ async fn running_totals_are_charged_once() {
         assert_eq!(sum["estimated"], false, "{sum}");
     }
 }
+
+/// A body is read before anything is taken: one that breaks off is nothing that the service hears of.
+#[tokio::test]
+async fn a_body_that_breaks_off_does_not_reach_a_service() {
+    let server = FakeServer::start(vec![answer(200, "", "fine")]).await;
+    let service = serving(&server, 1).await;
+    let pieces = [Ok(axum::body::Bytes::from_static(b"abc")), Err(std::io::Error::other("gone"))];
+    let broken = Body::from_stream(futures_util::stream::iter(pieces));
+    let broken = Request::post("/agents/fast/x").body(broken).unwrap();
+    assert_eq!(service.clone().oneshot(broken).await.unwrap().status().as_u16(), 400);
+    assert_eq!(server.requests().len(), 0, "nothing of it went on");
+}
+
+#[tokio::test]
+async fn the_path_of_a_service_stays_as_it_is() {
+    let server = FakeServer::start(vec![answer(200, "", "")]).await;
+    let service = serving(&server, 1).await;
+    for (asked, sent) in [
+        ("/agents/fast//evil.com/x", "/v1//evil.com/x"),
+        ("/agents/fast/", "/v1/"),
+        ("/agents/fast", "/v1"),
+        ("/agents/fast?a=1", "/v1?a=1"),
+    ] {
+        let request = Request::get(asked).body(Body::empty()).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status().as_u16(), 200, "{asked}");
+        let got = server.requests().pop().unwrap();
+        assert!(got.starts_with(&format!("GET {sent} HTTP/1.1\r\n")), "{got}");
+    }
+}

@@ -28,7 +28,7 @@ fn urls_are_joined_and_stay_at_their_host() {
         ("http://h:1", "/style/analyze", "http://h:1/style/analyze"),
         ("http://h:1/v1?api-version=2", "/chat?x=1", "http://h:1/v1/chat?api-version=2&x=1"),
         ("http://h:1/call", "", "http://h:1/call"),
-        ("http://h:1/a", "//evil.example/b", "http://h:1/a/evil.example/b"),
+        ("http://h:1/a", "//evil.example/b", "http://h:1/a//evil.example/b"),
         ("http://h:1/a", "http://evil.example/b", "http://h:1/a/http://evil.example/b"),
     ] {
         assert_eq!(client(base).url(path).as_str(), want, "{base} and {path}");
