@@ -378,7 +378,7 @@ async fn a_tenants_data_goes_and_nobody_elses() {
 async fn names_that_callers_make_up_are_bounded_by_key_and_day() {
     let place = Place::new();
     let journal = place.open();
-    let log = journal.usage_log();
+    let log = journal.usage_log(None);
     let said = |feature: String, key: &str, day: u64| CallRecord {
         feature: Some(feature),
         caller: Some(key.to_owned()),

@@ -65,13 +65,12 @@ impl Shelf {
     /// Lays a new account down; `None` where these rates have no budget.
     pub(super) fn add(&mut self, rates: Rates, id: impl FnOnce() -> AccountId) -> Option<AccountRef> {
         let account = Account::of(rates)?;
-        let place = match self.free.pop() {
-            Some(place) => place,
-            None => {
-                let place = u32::try_from(self.places.len()).ok()?;
-                self.places.push(Place::default());
-                place
-            }
+        let place = if let Some(place) = self.free.pop() {
+            place
+        } else {
+            let place = u32::try_from(self.places.len()).ok()?;
+            self.places.push(Place::default());
+            place
         };
         let found = self.places.get_mut(place as usize)?;
         found.lies_here = Some((account, id()));

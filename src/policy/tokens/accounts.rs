@@ -109,14 +109,18 @@ impl Accounts {
             let account = self.shelf.renew(before.remove(name), *rates, || AccountId::Provider(name.clone()));
             self.providers.extend(account.map(|account| (name.clone(), account)));
         }
-        before.into_values().for_each(|gone| self.shelf.remove(gone));
+        for gone in before.into_values() {
+            self.shelf.remove(gone);
+        }
         let mut before = std::mem::take(&mut self.features);
         for feature in &settings.features {
             let old = before.remove(&feature.name).and_then(|feature| feature.account);
             let account = self.shelf.renew(old, feature.rates, || AccountId::Feature(feature.name.clone()));
             self.features.insert(feature.name.clone(), Feature { account, ratio: feature.ratio });
         }
-        before.into_values().filter_map(|gone| gone.account).for_each(|gone| self.shelf.remove(gone));
+        for gone in before.into_values().filter_map(|gone| gone.account) {
+            self.shelf.remove(gone);
+        }
         self.usual_feature = match &settings.unknown_feature {
             UnknownFeature::Refused => None,
             UnknownFeature::Is(name) => Some(name.clone()),
@@ -139,7 +143,9 @@ impl Accounts {
         for (name, mut tenant) in std::mem::take(&mut self.tenants) {
             let tier = self.tenant_of(Some(&name)).and_then(|(_, tier)| Some((tier, self.tiers.get(tier)?)));
             let Some((tier, settings)) = tier else {
-                tenant.accounts().for_each(|gone| self.shelf.remove(gone));
+                for gone in tenant.accounts() {
+                    self.shelf.remove(gone);
+                }
                 continue;
             };
             tenant.tier = tier;
@@ -336,7 +342,9 @@ impl Accounts {
                 |at: &AccountRef| self.shelf.get_mut(*at).is_none_or(|(account, _)| account.budget.is_idle(now));
             if accounts.iter().all(is_idle) {
                 self.tenants.remove(&name);
-                accounts.into_iter().for_each(|gone| self.shelf.remove(gone));
+                for gone in accounts {
+                    self.shelf.remove(gone);
+                }
                 self.epoch += 1;
             } else {
                 self.turns.push_back(name);
