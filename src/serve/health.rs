@@ -51,11 +51,9 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     state.ending.check_ready()?;
-    match tokio::time::timeout(START_WAIT, state.running()).await {
-        Ok(Ok(_)) => Ok(Json(Health { status: "ready" })),
-        Ok(Err(_)) | Err(_) => {
-            let message = "this node is starting";
-            Err(Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0).into())
-        }
+    if let Ok(Ok(_)) = tokio::time::timeout(START_WAIT, state.running()).await {
+        return Ok(Json(Health { status: "ready" }));
     }
+    let message = "this node is starting";
+    Err(Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0).into())
 }

@@ -172,7 +172,7 @@ fn a_panic_between_gates_and_permit_gives_the_trial_back() {
             Some(GatePass { guard: guard.clone(), pass: Pass { id: 1, generation, kind }, opened_it });
         resume_unwind(Box::new("made up"));
     };
-    for _ in 0..front(&shared).agent.settings.breaker.trials + 1 {
+    for _ in 0..=front(&shared).agent.settings.breaker.trials {
         assert!(catch_unwind(AssertUnwindSafe(admission)).is_err());
         assert_nothing_taken(&shared, "between gates and permit");
     }

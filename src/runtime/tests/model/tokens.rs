@@ -46,7 +46,7 @@ impl Backend for Sized {
     }
 
     fn estimate(&self, _: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
-        Some(TokenEstimate { prompt: PROMPT, output_max: Some(OUTPUT) })
+        Some(TokenEstimate { prompt: PROMPT, output_max: Some(OUTPUT), ..TokenEstimate::NONE })
     }
 }
 
