@@ -113,6 +113,7 @@ impl AnswerReader for StreamReader {
             usage: Some(self.usage(prompt_tokens)),
             text: self.text,
             pieces: self.pieces,
+            pieces_told: self.pieces,
             finish_reason: self.done.unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
             ..Completion::default()
         })
