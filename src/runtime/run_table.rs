@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     core::{AgentCore, lock},
+    metric,
     run_cell::RunCell,
     sync::{
         Mutex,
@@ -107,6 +108,7 @@ impl RunTable {
             return false;
         }
         runs.live.insert(run.id.clone(), Arc::clone(run));
+        runs.show_live();
         let old = runs.forget_beyond(RUNS_KEPT_MAX);
         drop(runs);
         // Freed where nobody waits for the lock.
@@ -116,7 +118,9 @@ impl RunTable {
 
     /// Adds a run that is written down: it lives, however many there are.
     pub(crate) fn add_accepted(&self, run: &Arc<RunCell>) {
-        lock(&self.runs).live.insert(run.id.clone(), Arc::clone(run));
+        let mut runs = lock(&self.runs);
+        runs.live.insert(run.id.clone(), Arc::clone(run));
+        runs.show_live();
     }
 
     pub(crate) fn find(&self, id: &str) -> Option<Arc<RunCell>> {
@@ -134,7 +138,10 @@ impl RunTable {
 
     /// A run that another owner has, or that nobody can read.
     pub(crate) fn forget(&self, id: &str) {
-        let forgotten = lock(&self.runs).live.remove(id);
+        let mut runs = lock(&self.runs);
+        let forgotten = runs.live.remove(id);
+        runs.show_live();
+        drop(runs);
         drop(forgotten);
     }
 
@@ -153,6 +160,7 @@ impl RunTable {
     pub(crate) fn retire(&self, id: &str) {
         let mut runs = lock(&self.runs);
         let Some(run) = runs.live.remove(id) else { return };
+        runs.show_live();
         let run_is_journaled = run.is_journaled();
         runs.kept_order.push_back(id.to_owned());
         runs.kept.insert(id.to_owned(), run);
@@ -163,6 +171,11 @@ impl RunTable {
 }
 
 impl Runs {
+    /// Shows how many are not over.
+    fn show_live(&self) {
+        metric::set(metric::RUNS_LIVE, Vec::new(), self.live.len() as f64);
+    }
+
     /// Takes out the oldest finished runs until `max` are left.
     fn forget_beyond(&mut self, max: usize) -> Vec<Arc<RunCell>> {
         let excess = self.kept_order.len().saturating_sub(max);

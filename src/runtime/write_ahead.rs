@@ -205,7 +205,6 @@ fn conclude(runs: &RunTable, run: &Arc<RunCell>, record: RunRecord) {
     }
     run.finish(record);
     runs.retire(&run.id);
-    metric::set(metric::RUNS_LIVE, Vec::new(), runs.live_count() as f64);
     // Its record is all that is asked for from now on. Whoever holds the lock lets go itself, or leaves it to the last handle.
     if run.is_journaled()
         && let Ok(mut inner) = run.inner.try_lock()

@@ -126,14 +126,12 @@ fn check_keys_of(
                 refuse(&path, "features", name, "must be one of [features]");
             }
         }
-        let (Some(tenant), Some(tier)) = (&key.tenant, &key.tier) else { continue };
-        if settings.tiers.is_empty() {
-            continue;
-        }
+        let Some(tier) = key.tier.as_ref().filter(|_| !settings.tiers.is_empty()) else { continue };
         if !settings.tiers.iter().any(|known| known.name == *tier) {
             refuse(&path, "tier", tier, "must be one of [tiers]");
             continue;
         }
+        let Some(tenant) = &key.tenant else { continue };
         match settings.tenants.iter().find(|known| known.name == *tenant) {
             Some(known) if known.tier != *tier => {
                 refuse(&path, "tier", tier, &format!("tenant {tenant} is of tier {} elsewhere", known.tier));

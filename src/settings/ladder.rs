@@ -399,6 +399,11 @@ mod tests {
             ("rungs = [{ rung = 'lighter', causes = ['deadline'] }]", "cannot answer the cause deadline"),
             ("rungs = ['lighter']\nlighter = 'smal/tiny'", "there is no such provider, did you mean `small`?"),
             ("rungs = ['lighter']\nlighter = 'big/x'", "is a target of the agent already"),
+            (
+                "rungs = ['lighter']\nlighter = ['small/s1', 'small/s2', 'small/s1']",
+                "agents.draft.ladder.lighter[2] = \"small/s1\": is named before: it would be asked twice",
+            ),
+            ("rungs = ['lighter']\nlighter = ['agent:meta', 'agent:meta']", "is named before: it would be asked twice"),
             ("rungs = ['lighter']\nlighter = 'agent:meda'", "there is no agent \"meda\"; did you mean \"meta\"?"),
             ("rungs = ['lighter']\nlighter = 'agent:draft'", "leads back to where it began"),
             ("rungs = ['notice']\nnotice = ''", "must be a text, or { ko = "),

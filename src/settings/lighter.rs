@@ -41,6 +41,8 @@ pub(super) fn settle_ladders(
     let mut made = Vec::new();
     for agent in agents.iter().filter(|agent| agent.ladder.place.is_some()) {
         let mut settings = agent.ladder.settings.clone();
+        // Where the lighter targets so far are: a call asks none of them twice.
+        let mut places: Vec<(Name, Option<String>)> = Vec::new();
         for (at, read) in agent.ladder.lighter.iter().enumerate() {
             let found = match read.text.strip_prefix("agent:") {
                 Some(other) => named(agents, agent, other).map(|name| {
@@ -48,16 +50,20 @@ pub(super) fn settle_ladders(
                     keys.insert(agent.settings.name.clone(), read.clone());
                     let place = agents.iter().find(|known| known.settings.name == name).unwrap_or(agent);
                     let effect = effect_of(agent, &place.settings.provider, place.settings.model.as_deref(), providers);
-                    (name, effect)
+                    (name, effect, place_of(place))
                 }),
                 None => stand_in(agents, agent, (at, read), providers).map(|(stand_in, effect)| {
-                    let name = stand_in.settings.name.clone();
+                    let (name, place) = (stand_in.settings.name.clone(), place_of(&stand_in));
                     made.push(stand_in);
-                    (name, effect)
+                    (name, effect, place)
                 }),
             };
             match found {
-                Ok((agent, effect)) => {
+                Ok((_, _, place)) if places.contains(&place) => {
+                    report.problems.push(problem(read, "is named before: it would be asked twice".to_owned()));
+                }
+                Ok((agent, effect, place)) => {
+                    places.push(place);
                     if effect == Effect::Evicts {
                         let rule = "is never asked: it would push the main model out of a server that holds one model"
                             .to_owned();
@@ -81,6 +87,11 @@ pub(super) fn settle_ladders(
     agents.append(&mut made);
     ladders.features = features.into_iter().map(|(name, read)| (name, read.settings)).collect();
     ladders
+}
+
+/// Where an agent's first target is.
+fn place_of(agent: &Agent) -> (Name, Option<String>) {
+    (agent.settings.provider.clone(), agent.settings.model.clone())
 }
 
 fn problem(read: &ReadLighter, rule: String) -> Problem {

@@ -39,7 +39,7 @@ use super::{
     reader::Reader,
     report::{ExplainRow, Report},
     serve::{ServeSettings, read_serve},
-    spending::{SpendingTable, read_spending},
+    spending::{SpendingTable, check_prices, read_spending},
     targets::{fitting_targets, take_targets},
     tree::{LATER, lay_over},
     whole::check_whole,
@@ -170,11 +170,10 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         divide_guards(&mut providers, &mut callers, instances, &mut report);
         check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
         check_probes(&providers, &agents, &spending, &mut report);
+        check_prices(&root, &spending, &providers, &mut report);
     }
     tell_all(told, &mut report)?;
-    let mut warnings = std::mem::take(&mut report.warnings);
-    warnings.sort();
-    warnings.dedup();
+    let warnings = each_once(std::mem::take(&mut report.warnings));
     Ok(Settings {
         providers,
         agents,
@@ -207,6 +206,12 @@ fn read_counted(root: &mut Reader<'_, '_>, keys: &mut [KeySettings]) -> Compartm
 }
 
 /// Where a table stands.
+fn each_once(mut warnings: Vec<Problem>) -> Vec<Problem> {
+    warnings.sort();
+    warnings.dedup();
+    warnings
+}
+
 fn place_of(root: &Table, key: &str) -> Origin {
     root.get(key).map_or(Origin::Default, |node| node.origin.clone())
 }

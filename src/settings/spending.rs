@@ -5,12 +5,14 @@ use std::collections::HashMap;
 
 use super::{
     load::Settings,
-    node::{Node, key_path},
-    problem::Problem,
+    node::{Node, Table, key_path},
+    problem::{Origin, Problem},
+    provider::Provider,
     reader::Reader,
+    report::Report,
 };
 use crate::{
-    model::cost::Cost,
+    model::{cost::Cost, nearest::hint},
     policy::{price::Price, tokens::TOKENS_MAX},
     runtime::spending::OUTPUT_TOKENS_ASSUMED,
 };
@@ -78,6 +80,22 @@ pub(super) fn read_spending(root: &mut Reader<'_, '_>) -> SpendingTable {
         }
     }
     SpendingTable { prices, currency, output_tokens }
+}
+
+/// A price is somebody's: one of a provider that is not there is a slip, by which what it was meant for would cost nothing.
+pub(super) fn check_prices(root: &Table, spending: &SpendingTable, providers: &[Provider], report: &mut Report) {
+    let known = || providers.iter().map(|provider| provider.settings.name.as_str());
+    let mut targets: Vec<&String> = spending.prices.keys().collect();
+    targets.sort_unstable();
+    for target in targets {
+        let Some((provider, _)) = target.split_once('/') else { continue };
+        if known().all(|name| name != provider) {
+            let node = root.get("prices").and_then(Node::as_table).and_then(|prices| prices.get(target));
+            let origin = node.map_or(Origin::Default, |node| node.origin.clone());
+            let rule = format!("there is no provider {provider:?}{}", hint(provider, known()));
+            report.problems.push(Problem { origin, key: key_path("prices", target), value: None, rule });
+        }
+    }
 }
 
 fn currency_of(node: &Node) -> Option<String> {

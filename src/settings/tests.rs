@@ -739,6 +739,7 @@ fn each_slip_is_named() {
         ),
         // What things cost.
         ("\n\n[prices.qwen]\ninput = 1".to_owned(), "prices.qwen: must be named \"provider/model\""),
+        ("\n\n[prices.\"lcal/m\"]\ninput = 1".to_owned(), "prices.\"lcal/m\": there is no provider \"lcal\""),
         (
             "[prices.\"a/b\"]\n\ninput = -1".to_owned(),
             "prices.\"a/b\".input = -1: must be an amount of money from 0 to 1000000",

@@ -104,6 +104,28 @@ fn codes_of(result: &Result<CallReply, CallError>) -> Vec<String> {
     tries.iter().map(|tried| format!("{} {}", tried.target, tried.error_code)).collect()
 }
 
+/// The only slot of a provider is that of the very call that is stood in for: it is back before anybody else is asked.
+#[tokio::test(start_paused = true)]
+async fn a_lighter_model_on_a_server_of_one_slot_is_asked() {
+    let [main, small] = [Answer::status(500), Answer::Good].map(Scripted::always);
+    let ladder = LadderSettings { lighter: vec![lighter("small")], ..whole(&[Rung::Lighter]) };
+    let mut draft = agent("draft", "a");
+    draft.retry.attempts_max = 1;
+    let runtime = builder()
+        .provider(ProviderSettings { slots: Some(1), ..provider("a") })
+        .agent(draft, main.clone())
+        .agent(agent("small", "a"), small.clone())
+        .ladders(of_draft(ladder))
+        .start()
+        .await
+        .unwrap();
+    for turn in 1..=3 {
+        let got = runtime.agent("draft").unwrap().call(CallRequest::of(json!({}))).await;
+        assert_eq!((code(&got), small.count()), ("OK".to_owned(), turn), "{got:?}");
+        settle().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failed_call_is_answered_by_a_lighter_target_that_says_so() {
     let world = world(whole(&[Rung::Lighter])).await;

@@ -47,7 +47,8 @@ pub(super) fn say(shared: &Shared, table: &AgentTable, breakers: &[Arc<str>]) {
     for (key, value) in &labels {
         let label = || vec![metrics::Label::new(*key, value.to_string())];
         let gauges: &[metric::Metric] = match *key {
-            "agent" => &[metric::SLOTS, metric::IN_FLIGHT, metric::MAILBOX_DEPTH],
+            // What counts up and down goes on counting: its calls under way still end, and it may come back meanwhile.
+            "agent" => &[metric::SLOTS, metric::MAILBOX_DEPTH],
             "breaker" => &[metric::BREAKER_FAILURE_SHARE, metric::BREAKER_SLOW_SHARE],
             _ => &[metric::FEATURE_SLOTS, metric::FEATURE_IN_FLIGHT],
         };

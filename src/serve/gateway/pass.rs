@@ -154,8 +154,9 @@ fn path_of(request: &Request, name: &str) -> Result<String, Failure> {
     let behind = path.strip_prefix("/agents/").and_then(|path| path.split_once('/')).map(|(_, rest)| rest);
     let rest = behind.unwrap_or_default();
     let climbs = rest.split(['/', '\\']).any(|segment| {
-        let plain = segment.to_ascii_lowercase().replace("%2e", ".");
-        plain == "." || plain == ".."
+        let plain = segment.to_ascii_lowercase().replace("%2e", ".").replace("%3b", ";");
+        // Some servers take what stands behind a semicolon for a parameter, and climb all the same.
+        matches!(plain.split(';').next(), Some("." | ".."))
     });
     let lower = rest.to_ascii_lowercase();
     if climbs || lower.contains("%2f") || lower.contains("%5c") || rest.contains('\\') {
