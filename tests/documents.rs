@@ -205,7 +205,8 @@ fn unquoted(word: &str) -> &str {
 
 /// The address is one that the service has by default, the path one of its routes, and what is sent is there.
 fn is_a_route_of_the_service(request: &str, line: &str) {
-    let address = request.split_whitespace().map(unquoted).find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
+    let mut words = request.split_whitespace().map(unquoted);
+    let address = words.find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
     let path = address.strip_prefix("http://127.0.0.1:7800").unwrap_or_else(|| panic!("another address: {line}"));
     let path = path.split('?').next().unwrap_or_default().replace("RUN_ID", "{id}");
     let sources = ["runs/accept", "runs/events", "runs/find", "agents/list"];
