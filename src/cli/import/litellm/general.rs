@@ -34,7 +34,7 @@ pub(super) struct Alias {
 }
 
 const NO_LADDERS: &str = "not carried over: ladders to another model are written by hand, see docs/ladder.md";
-const NO_BUDGETS: &str = "not carried over: there are prices and caps of a run (run.cost_max), see README.md; none over days";
+const NO_BUDGETS: &str = "not carried over: a run has caps (run.cost_max, see README.md), days have none";
 const OBSERVED: &str = "callbacks are not known here; /metrics, the call log and events are there by themselves";
 const NO_STORE: &str = "there is no shared store: each process learns by itself";
 
