@@ -198,9 +198,15 @@ fn the_architecture_is_one_sitting() {
     assert!(lines <= ARCHITECTURE_LINES_MAX, "{lines} lines, at most {ARCHITECTURE_LINES_MAX}");
 }
 
+/// A word of a command without the quotes that keep a shell from reading it.
+fn unquoted(word: &str) -> &str {
+    word.trim_matches('\'')
+}
+
 /// The address is one that the service has by default, the path one of its routes, and what is sent is there.
 fn is_a_route_of_the_service(request: &str, line: &str) {
-    let address = request.split_whitespace().find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
+    let mut words = request.split_whitespace().map(unquoted);
+    let address = words.find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
     let path = address.strip_prefix("http://127.0.0.1:7800").unwrap_or_else(|| panic!("another address: {line}"));
     let path = path.split('?').next().unwrap_or_default().replace("RUN_ID", "{id}");
     let sources = ["runs/accept", "runs/events", "runs/find", "agents/list"];

@@ -1,22 +1,10 @@
-//! Whether the places of photos may be used: rounded and on this machine always, off it only if the configuration says so.
+//! Whether the places of photos may be used: rounded, and only if the configuration says so.
 
-use crate::settings::{general::PlaceSharing, load::Settings, provider::Provider};
+use crate::settings::{general::PlaceSharing, load::Settings};
 
-/// How far places may go with the agents of these settings.
+/// How far places may go with the agents of these settings: as far as `places.share` says, wherever they run.
 pub(super) fn allowed(settings: &Settings) -> PlaceSharing {
-    let stays = settings.providers.iter().all(is_on_this_machine);
-    if stays { PlaceSharing::Rounded } else { settings.run.places }
-}
-
-fn is_on_this_machine(provider: &Provider) -> bool {
-    let Some(endpoint) = provider.backend.endpoint() else { return true };
-    let host = url::Url::parse(&endpoint.base_url).ok();
-    match host.as_ref().and_then(url::Url::host) {
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        None => false,
-    }
+    settings.run.places
 }
 
 #[cfg(test)]
@@ -50,13 +38,10 @@ mod tests {
     }
 
     #[test]
-    fn places_leave_the_machine_only_when_allowed() {
-        check("http://127.0.0.1:7801", "never", PlaceSharing::Rounded);
-        check("http://localhost:7801", "never", PlaceSharing::Rounded);
-        check("http://[::1]:7801", "never", PlaceSharing::Rounded);
-        check("http://10.0.0.7:7801", "never", PlaceSharing::Never);
-        check("https://models.example/v1", "never", PlaceSharing::Never);
-        check("https://localhost.example/v1", "never", PlaceSharing::Never);
-        check("https://models.example/v1", "rounded", PlaceSharing::Rounded);
+    fn places_are_told_only_when_allowed() {
+        for base_url in ["http://127.0.0.1:7801", "http://[::1]:7801", "https://models.example/v1"] {
+            check(base_url, "never", PlaceSharing::Never);
+            check(base_url, "rounded", PlaceSharing::Rounded);
+        }
     }
 }

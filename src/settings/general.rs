@@ -29,10 +29,10 @@ pub struct RunSettings {
     pub caps: RunCaps,
 }
 
-/// Whether the places of photos may leave the machine.
+/// Whether agents may be told the places of photos, wherever they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceSharing {
-    /// They stay.
+    /// They are not told.
     Never,
     /// Rounded, so that a town can be told but no house.
     Rounded,

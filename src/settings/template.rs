@@ -187,7 +187,7 @@ const DEFAULTS: &str = "
 # language = \"en\"                          # ko
 
 [places]
-# share = \"never\"                          # rounded: may leave this machine, rounded
+# share = \"never\"                          # rounded: agents may be told them, to about 1 km
 
 # For every agent, unless its own table says otherwise.
 [defaults]

@@ -138,7 +138,7 @@ fn an_application_is_accounted_for() {
         (76, Outcome::Changed, "retry.attempts_max = 20: 1 to 20"),
         (78, Outcome::Changed, "retry.backoff = 250ms"),
         (82, Outcome::Taken, "draft: timeout = 3m"),
-        (89, Outcome::NotSupported, "requests a minute are not built yet"),
+        (89, Outcome::NotSupported, "limits of requests are not carried over"),
         (92, Outcome::NotSupported, "the order of guards is fixed"),
         (96, Outcome::NotTaken, "--profile prod takes it over"),
     ] {
@@ -343,7 +343,7 @@ fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
     for (line, outcome, said) in [
         (5, Outcome::Taken, "model gpt-4o-eu of a provider azure"),
         (7, Outcome::Taken, "api_key_env = AZURE_API_KEY"),
-        (10, Outcome::NotSupported, "not built yet"),
+        (10, Outcome::NotSupported, "not carried over"),
         (19, Outcome::NotTaken, "never copied"),
         (20, Outcome::Taken, "the weight of its target"),
         (24, Outcome::Taken, "of a provider ollama"),

@@ -151,7 +151,7 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
             }
             "model_info" => {
                 for inner in entry.node.entries() {
-                    let said = "prices are written by hand under [prices], capabilities are not built yet; the model's server knows its own";
+                    let said = "not carried over: prices are written by hand under [prices], see README.md; capabilities the model's server knows itself";
                     account.note(&join(path, "model_info"), inner, Outcome::NotSupported, said);
                 }
             }
@@ -167,7 +167,7 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
     placed.map(|placed| Deployment { findings, ..placed })
 }
 
-const NO_RATES: &str = "requests and tokens a minute are not built yet; slots hold it back";
+const NO_RATES: &str = "not carried over: requests_per_minute and tokens_per_minute, see docs/compartments.md";
 
 fn parameter(path: &str, entry: &Entry, raw: &mut Raw, read: &mut Deployment, account: &mut Account) {
     let seconds = |node: &Node| duration(node, BareUnit::Seconds).and_then(over_zero);

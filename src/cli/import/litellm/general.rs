@@ -33,7 +33,8 @@ pub(super) struct Alias {
     pub(super) model: String,
 }
 
-const NO_LADDERS: &str = "ladders to another model are not built yet";
+const NO_LADDERS: &str = "not carried over: ladders to another model are written by hand, see docs/ladder.md";
+const NO_BUDGETS: &str = "not carried over: a run has caps (run.cost_max, see README.md), days have none";
 const OBSERVED: &str = "callbacks are not known here; /metrics, the call log and events are there by themselves";
 const NO_STORE: &str = "there is no shared store: each process learns by itself";
 
@@ -62,8 +63,8 @@ const REASONS: &[(&str, &str)] = &[
     ("retry_policy", "what is tried again is what the answer calls retryable"),
     ("allowed_fails_policy", "what counts as a failure is one table: docs/adr/0007"),
     ("disable_cooldowns", "breakers are always there; breaker.mode = \"disabled\" measures nothing"),
-    ("max_budget", "costs are not built yet"),
-    ("budget_duration", "costs are not built yet"),
+    ("max_budget", NO_BUDGETS),
+    ("budget_duration", NO_BUDGETS),
 ];
 
 /// Reads one of the three tables of settings. What the router's own table (`router`) also says goes before the library's.

@@ -191,7 +191,7 @@ fn rate_limit(own: &mut Effective<'_>) {
                 given,
                 own.agent,
                 crate::cli::import::finding::Outcome::NotSupported,
-                "requests a minute are not built yet; slots and the agent's own 429 hold it back",
+                "limits of requests are not carried over: requests_per_minute, see docs/compartments.md",
             );
         }
     }
