@@ -205,13 +205,14 @@ fn read_counted(root: &mut Reader<'_, '_>, keys: &mut [KeySettings]) -> Compartm
     compartments
 }
 
-/// Where a table stands.
+/// In their order, and none of them twice.
 fn each_once(mut warnings: Vec<Problem>) -> Vec<Problem> {
     warnings.sort();
     warnings.dedup();
     warnings
 }
 
+/// Where a table stands.
 fn place_of(root: &Table, key: &str) -> Origin {
     root.get(key).map_or(Origin::Default, |node| node.origin.clone())
 }
