@@ -57,7 +57,10 @@ impl RateBook {
             let tier = settings.tiers.iter().find(|known| known.name == *tier)?;
             NonZeroU32::new(tier.rates.requests_per_minute?)
         };
-        let tenants = settings.tenants.iter().map(|tenant| (tenant.name.clone(), limit_of(&tenant.tier))).collect();
+        // Where no tier is limited nobody is looked up.
+        let is_limited = settings.tiers.iter().any(|tier| tier.rates.requests_per_minute.is_some());
+        let known = settings.tenants.iter().filter(|_| is_limited);
+        let tenants = known.map(|tenant| (tenant.name.clone(), limit_of(&tenant.tier))).collect();
         let strangers = match &settings.unknown_tenant {
             UnknownTenant::Refused => None,
             UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
