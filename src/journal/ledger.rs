@@ -198,7 +198,9 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
         let (agent, model) = (number(Some(&key.agent))?, number(key.model.as_deref())?);
         let currency = number(key.currency.as_deref())?;
         let mut statement = within.connection.prepare_cached(&format!(
-            "INSERT INTO usage VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+            "INSERT INTO usage (day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens, output_tokens, estimated, cost,
+                currency)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
              ON CONFLICT DO UPDATE SET calls = calls + ?6, failures = failures + ?7, refusals = refusals + ?8,
              prompt_tokens = min(CAST(prompt_tokens AS INTEGER) + ?9, {SUM_MAX}),
              output_tokens = min(CAST(output_tokens AS INTEGER) + ?10, {SUM_MAX}), estimated = max(estimated, ?11),

@@ -99,14 +99,16 @@ CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
 
 /// Tenants take turns: each one's earliest entry is found without looking at the others'.
 const DEFERRED_TURNS: &str = "CREATE INDEX deferred_turn ON deferred (tenant, due_ms) WHERE status = 0;";
-/// Costs of different money stand on lines of their own, so that nobody adds them up.
+/// Costs of different money stand on lines of their own, so that nobody adds them up. Columns of the key stand first: the integrity check of
+/// SQLite 3.40 takes any other order for damage.
 const CURRENCIES: &str = "
 CREATE TABLE usage_by_currency (
     day INTEGER NOT NULL, tenant INTEGER NOT NULL, feature INTEGER NOT NULL, agent INTEGER NOT NULL, model INTEGER NOT NULL,
-    calls INTEGER NOT NULL, failures INTEGER NOT NULL, refusals INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
-    output_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL, cost REAL, currency INTEGER NOT NULL,
+    currency INTEGER NOT NULL, calls INTEGER NOT NULL, failures INTEGER NOT NULL, refusals INTEGER NOT NULL,
+    prompt_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, estimated INTEGER NOT NULL, cost REAL,
     PRIMARY KEY (day, tenant, feature, agent, model, currency)) WITHOUT ROWID;
-INSERT INTO usage_by_currency SELECT *, 0 FROM usage;
+INSERT INTO usage_by_currency
+    SELECT day, tenant, feature, agent, model, 0, calls, failures, refusals, prompt_tokens, output_tokens, estimated, cost FROM usage;
 DROP TABLE usage;
 ALTER TABLE usage_by_currency RENAME TO usage;
 ";
