@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A call that was begun so often without an end is what took the process with it, as far as anybody can tell: it waits for an operator.
-pub const DEATHS_MAX: u32 = 3;
+pub const DEATHS_MAX: u32 = 60;
 /// Says of a call that is begun again after the restart: it was cut by a node that stopped of itself, and killed nobody.
 const NODE_STOPS: &str = "node_stops";
 
