@@ -100,7 +100,7 @@ CREATE INDEX deferred_push_due ON deferred_push (due_ms) WHERE status = 0;
 /// Tenants take turns: each one's earliest entry is found without looking at the others'.
 const DEFERRED_TURNS: &str = "CREATE INDEX deferred_turn ON deferred (tenant, due_ms) WHERE status = 0;";
 /// Costs of different money stand on lines of their own, so that nobody adds them up. Columns of the key stand first: the integrity check of
-/// SQLite 3.40 takes any other order for damage.
+/// `SQLite` 3.40 takes any other order for damage.
 const CURRENCIES: &str = "
 CREATE TABLE usage_by_currency (
     day INTEGER NOT NULL, tenant INTEGER NOT NULL, feature INTEGER NOT NULL, agent INTEGER NOT NULL, model INTEGER NOT NULL,

@@ -23,7 +23,8 @@ use crate::{
     workflow::{checked::Workflow, definition::Effects},
 };
 
-/// A call that was begun so often without an end is what took the process with it, as far as anybody can tell: it waits for an operator.
+/// A call that was begun so often without an end is what took the process with it, as far as anybody can tell: it waits for an operator. So
+/// many, because a process that is killed takes every call with it: of those under way in a row of kills each would soon look guilty.
 pub const DEATHS_MAX: u32 = 60;
 /// Says of a call that is begun again after the restart: it was cut by a node that stopped of itself, and killed nobody.
 const NODE_STOPS: &str = "node_stops";
