@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::broadcast;
 
 use super::{
     agent_actor::AgentMessage,
@@ -180,10 +180,7 @@ impl Runtime {
     /// Waits until every act that came before holds: callers meet it, and snapshots show it. An act that the supervisor took with it when
     /// it died never does.
     pub async fn acts_hold(&self) {
-        let (tell, told) = oneshot::channel();
-        self.shared.supervisor.cast(SupervisorMessage::Tell(tell));
-        // A supervisor that dies lets go of it.
-        let _ = told.await;
+        self.shared.judged().await;
     }
 
     /// Replaces all ladders: from now on calls go down these. Those under way keep what they began with.

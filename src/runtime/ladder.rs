@@ -5,11 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 use super::{
     call::{CallError, CallReply, CallRequest, Degraded, LadderUse, Try},
-    core::{AgentCore, Shared},
+    core::AgentCore,
     deferred::store::Ticket,
     fallback::further_request,
     handle::AgentHandle,
@@ -17,7 +16,6 @@ use super::{
     metric,
     ports::{Asked, TokenEstimate},
     relay::Relay,
-    supervisor::SupervisorMessage,
     token_count::TokenCounter,
 };
 use crate::{
@@ -202,7 +200,8 @@ impl Descent {
             let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", target.agent));
             return Err(CallError::refused(gone));
         };
-        judged(shared).await;
+        // The only slot of a provider may be that of the very call that is stood in for.
+        shared.judged().await;
         let handle = AgentHandle { shared: Arc::clone(shared), agent };
         let mut request = self.request.clone();
         if let Some(relay) = &mut request.relay {
@@ -218,15 +217,6 @@ impl Descent {
         };
         queue.put_off(&self.front, &self.request, story.cause, &story.first.envelope).await
     }
-}
-
-/// Waits until the ends that were told so far are judged and their slots given back: the only slot of a provider may be that of the very call
-/// that is stood in for.
-async fn judged(shared: &Shared) {
-    let (tell, told) = oneshot::channel();
-    shared.supervisor.cast(SupervisorMessage::Tell(tell));
-    // A supervisor that dies lets go of it.
-    let _ = told.await;
 }
 
 fn tokens_of(value: &Value) -> u64 {

@@ -129,6 +129,17 @@ impl Actor for SupervisorActor {
     }
 }
 
+impl Shared {
+    /// Waits until whatever the supervisor was told before is judged: acts hold, and slots of calls that ended are back. What a supervisor took
+    /// with it when it died never is.
+    pub(crate) async fn judged(&self) {
+        let (tell, told) = oneshot::channel();
+        self.supervisor.cast(SupervisorMessage::Tell(tell));
+        // A supervisor that dies lets go of it.
+        let _ = told.await;
+    }
+}
+
 impl SupervisorActor {
     /// Takes one message in. The transitions that follow from it, and when the next timer is due.
     pub(crate) fn turn(&self, message: SupervisorMessage) -> (Vec<BreakerEvent>, Option<Timestamp>) {

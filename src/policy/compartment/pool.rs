@@ -182,8 +182,7 @@ impl<T> Pool<T> {
         let mut lacks = Vec::with_capacity(ways.len());
         for (way, needs) in ways.iter().enumerate() {
             let Some(count) = self.lacking(needs) else {
-                let needs = *needs;
-                let needs = self.take(&needs, now);
+                let needs = self.take(needs, now);
                 return Ok(Joined::Granted(Granted { who, way, needs, taken: now, order }));
             };
             lacks.push(count);

@@ -46,9 +46,9 @@ pub(super) fn reserve(accounts: &mut Accounts, who: &Drawer<'_>, need: Need, at:
     accounts.reserve(who, found, need, ms(at))
 }
 
-/// What budgets hold, by their outward names.
-fn used(accounts: &mut Accounts, ids: &[&str], now: u64) -> Vec<u64> {
-    let id = |text: &str| match text.split_once(':').unwrap() {
+/// A budget by its outward name.
+pub(super) fn id(text: &str) -> AccountId {
+    match text.split_once(':').unwrap() {
         ("provider", of) => AccountId::Provider(name(of)),
         ("feature", of) => AccountId::Feature(name(of)),
         ("tenant", of) => AccountId::Tenant(of.into()),
@@ -56,7 +56,11 @@ fn used(accounts: &mut Accounts, ids: &[&str], now: u64) -> Vec<u64> {
             let (feature, tenant) = of.split_once('/').unwrap();
             AccountId::Cell(name(feature), tenant.into())
         }
-    };
+    }
+}
+
+/// What budgets hold, by their outward names.
+fn used(accounts: &mut Accounts, ids: &[&str], now: u64) -> Vec<u64> {
     let shown = |text: &&str| accounts.show_one(&id(text), ms(now)).map_or(0, |shown| shown.used);
     ids.iter().map(shown).collect()
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{
-    tests::{ms, name, rates, reserve, told},
+    tests::{id, ms, name, rates, reserve, told},
     *,
 };
 use crate::policy::compartment::settings::{CountedTokens, FeatureSettings};
@@ -197,18 +197,6 @@ impl Twin {
             if let (Some(known), Some((prompt, output))) = (known, used) {
                 taken.tokens = Self::amount(known.counted, prompt, output);
             }
-        }
-    }
-}
-
-fn id(account: &str) -> AccountId {
-    match account.split_once(':').unwrap() {
-        ("provider", of) => AccountId::Provider(name(of)),
-        ("feature", of) => AccountId::Feature(name(of)),
-        ("tenant", of) => AccountId::Tenant(of.into()),
-        (_, of) => {
-            let (feature, tenant) = of.split_once('/').unwrap();
-            AccountId::Cell(name(feature), tenant.into())
         }
     }
 }
