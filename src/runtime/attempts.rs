@@ -159,7 +159,9 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = self.progress(&watchers);
-            if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
+            if let Some(spending) = &mut self.spending
+                && let Err(refused) = spending.begin_attempt(self.caller.spent_for(), now)
+            {
                 return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
             }
             self.under_way = Some(progress.started());
@@ -284,7 +286,7 @@ impl Call {
     fn report_ageing(&mut self, now: Timestamp) {
         self.slow = true;
         self.permit.aged = true;
-        let message = SupervisorMessage::Aged { agent: self.agent.index, passes: self.permit.passes.clone(), at: now };
+        let message = SupervisorMessage::Aged { agent: self.agent.index, passes: self.permit.passes, at: now };
         self.shared.supervisor.cast(message);
     }
 
@@ -381,6 +383,8 @@ impl Call {
         self.permit
             .passes
             .all()
-            .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
+            .filter(|passed| passed.pass.kind == PassKind::Plain)
+            .filter_map(|passed| self.agent.guard_of(passed.breaker))
+            .any(|guard| guard.gate.look() != GateView::Admit)
     }
 }

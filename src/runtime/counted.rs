@@ -1,7 +1,7 @@
 //! What an admission counts beside slots: requests a minute of the caller, its feature and the provider, then the caller's volume guard. It
 //! is a value: dropped before everything else was taken, it gives back all of it, so that what is refused further in counts nowhere.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
@@ -12,7 +12,10 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{
+        clock::Timestamp,
+        name::{Name, NameMap},
+    },
     policy::compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
 };
 
@@ -24,10 +27,10 @@ const TENANT_OF_STRANGERS: &str = "other";
 /// The requests a minute that the configuration gives to features and tiers.
 #[derive(Default)]
 pub(crate) struct RateBook {
-    features: HashMap<Name, Arc<Rate>>,
+    features: NameMap<Arc<Rate>>,
     usual_feature: Option<Arc<Rate>>,
     /// Of the tier of each known tenant.
-    tenants: HashMap<Name, Option<NonZeroU32>>,
+    tenants: NameMap<Option<NonZeroU32>>,
     strangers: Option<(Strangers, NonZeroU32)>,
 }
 
@@ -48,7 +51,7 @@ impl RateBook {
             rate.change_limit(per_minute);
             Some((feature.name.clone(), rate))
         };
-        let features: HashMap<Name, Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
+        let features: NameMap<Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
         let usual_feature = match &settings.unknown_feature {
             UnknownFeature::Is(name) => features.get(name).map(Arc::clone),
             UnknownFeature::Refused => None,
@@ -140,9 +143,8 @@ impl AgentHandle {
         counted: &mut Counted,
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
-            let callers = &self.shared.callers;
-            let who = callers.name(context.key_id.as_deref(), context.tenant.as_deref());
-            counted.volume = callers.admit(who, now).map_err(|shut| Refusal::Volume { shut })?;
+            let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
+            counted.volume = self.shared.callers.admit((key, tenant), now).map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::{
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
-    permit::{CallSlot, GatePass, Lease, Passes, Passing, Permit},
+    permit::{CallSlot, GatePass, Inside, Lease, Passes, Passing, Permit},
     refusal::Refusal,
     spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
@@ -200,18 +200,18 @@ impl AgentHandle {
         let id = shared.next_call();
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
         let mut counted = self.count_requests(context, (call_is, id, now))?;
-        let mut passing = Passing::begin(shared, now);
-        let (found, (entered, (lease, spending))) = self
+        let mut passing = Passing::begin(shared, &self.agent, now);
+        let (found, (inside, (lease, spending))) = self
             .pass_gates(id, now, parked, &mut passing.passes)
             .and_then(|()| warming::not_warming(&self.agent, now))
             .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
             .and_then(|()| self.take_slots(context, now, held))
             // Who takes the target away looks for who is in after it said so.
-            .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
+            .and_then(|lease| Ok((Inside::enter(&self.agent).ok_or(Refusal::Gone)?, lease)))
             // Last, so that only a call that is made finds the model cold and warms it up.
             .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)))?;
         counted.keep();
-        let mut permit = Permit::new(shared, (&self.agent, entered), id, passing.keep(), lease, found);
+        let mut permit = Permit::new(shared, inside, id, passing.keep(), lease, found);
         permit.spending = spending;
         permit.passes.announce(shared, now);
         if call_is == CallIs::New {
@@ -347,5 +347,5 @@ impl AgentHandle {
 
 fn gate_pass(guard: &Guard, passed: Passed, id: u64) -> GatePass {
     let pass = Pass { id, generation: passed.generation, kind: passed.kind };
-    GatePass { guard: guard.clone(), pass, opened_it: passed.opened_it }
+    GatePass { breaker: guard.id, pass, opened_it: passed.opened_it }
 }

@@ -72,11 +72,8 @@ impl Admission {
         let Some(permit) = self.permit.as_mut().filter(|_| !self.aged) else { return };
         self.aged = true;
         permit.aged = true;
-        let message = SupervisorMessage::Aged {
-            agent: permit.agent.index,
-            passes: permit.passes.clone(),
-            at: permit.shared.now(),
-        };
+        let message =
+            SupervisorMessage::Aged { agent: permit.agent.index, passes: permit.passes, at: permit.shared.now() };
         permit.shared.supervisor.cast(message);
     }
 
