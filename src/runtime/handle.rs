@@ -201,15 +201,14 @@ impl AgentHandle {
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
         let mut counted = self.count_requests(context, (call_is, id, now))?;
         let mut passing = Passing::begin(shared, &self.agent, now);
-        let (found, (inside, (lease, spending))) = self
-            .pass_gates(id, now, parked, &mut passing.passes)
-            .and_then(|()| warming::not_warming(&self.agent, now))
-            .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
-            .and_then(|()| self.take_slots(context, now, held))
-            // Who takes the target away looks for who is in after it said so.
-            .and_then(|lease| Ok((Inside::enter(&self.agent).ok_or(Refusal::Gone)?, lease)))
-            // Last, so that only a call that is made finds the model cold and warms it up.
-            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)))?;
+        self.pass_gates(id, now, parked, &mut passing.passes)?;
+        warming::not_warming(&self.agent, now)?;
+        self.count_volume(context, (call_is, now), &mut counted)?;
+        let (lease, spending) = self.take_slots(context, now, held)?;
+        // Who takes the target away looks for who is in after it said so.
+        let inside = Inside::enter(&self.agent).ok_or(Refusal::Gone)?;
+        // Last, so that only a call that is made finds the model cold and warms it up.
+        let found = warming::look(shared, &self.agent)?;
         counted.keep();
         let mut permit = Permit::new(shared, inside, id, passing.keep(), lease, found);
         permit.spending = spending;
@@ -274,17 +273,21 @@ impl AgentHandle {
         Ok(())
     }
 
+    #[inline]
     fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp, asker: Asker) -> Result<GatePass, Refusal> {
-        let shut = match guard.gate.pass(now, asker) {
-            Ok(passed) => return Ok(gate_pass(guard, passed, id)),
-            Err(shut) => shut,
-        };
+        match guard.gate.pass(now, asker) {
+            Ok(passed) => Ok(gate_pass(guard, passed, id)),
+            Err(shut) => Err(self.shut_out(guard, shut, id, now)),
+        }
+    }
+
+    fn shut_out(&self, guard: &Guard, shut: Shut, id: u64, now: Timestamp) -> Refusal {
         let Shut { refusal, opened } = shut;
         if let Some(generation) = opened {
             // One message an opening: the supervisor follows, and the orchestrator offers the trials to those they are kept for.
             self.shared.supervisor.cast(SupervisorMessage::Opened { breaker: guard.id, generation, at: now });
         }
-        Err(self.gate_refusal(guard, refusal, id, now))
+        self.gate_refusal(guard, refusal, id, now)
     }
 
     fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp, _: Asker) -> Result<GatePass, Refusal> {
