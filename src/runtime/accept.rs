@@ -21,6 +21,7 @@ use super::{
     run_handle::RunHandle,
     run_log::{JournalEnd, RunLog},
     run_table::RUNS_LIVE_MAX,
+    trials,
 };
 use crate::{
     model::{
@@ -33,7 +34,7 @@ use crate::{
         checked::Workflow,
         plan::{
             linked::{Linked, repaired, rerun_from},
-            restore::open_calls,
+            open::{OpenCall, judge, open_calls},
             run_plan::{RunPlan, RunSeed},
         },
     },
@@ -126,7 +127,17 @@ impl Runtime {
         let Some(journal) = self.shared.journal.clone() else { return Vec::new() };
         let mut stored = stored;
         stored.sort_by_key(|run| run.accepted.number);
-        stored.into_iter().filter_map(|run| self.resume_one(&journal, run)).collect()
+        let mut open: Vec<_> = stored.iter().map(|run| open_calls(&run.accepted.workflow, &run.events)).collect();
+        judge(&mut open, journal.last_alive_ms());
+        let (mut runs, mut suspects) = (Vec::new(), Vec::new());
+        for (run, open) in stored.into_iter().zip(open) {
+            let held = trials::suspects_of(&open);
+            let Some(run) = self.resume_one(&journal, run, open) else { continue };
+            suspects.extend(held.into_iter().map(|held| held.of(&run.cell)));
+            runs.push(run);
+        }
+        trials::begin(&self.shared, &journal, suspects);
+        runs
     }
 
     async fn accept(&self, new: NewRun, beginning: Beginning) -> Result<Accepted, Box<Envelope>> {
@@ -212,7 +223,7 @@ impl Runtime {
         }
     }
 
-    fn resume_one(&self, journal: &Arc<dyn Journal>, stored: StoredRun) -> Option<RunHandle> {
+    fn resume_one(&self, journal: &Arc<dyn Journal>, stored: StoredRun, open: Vec<OpenCall>) -> Option<RunHandle> {
         let StoredRun { accepted, generation, started_ms, ended, events } = stored;
         let unix_zero_ms = self.shared.clock.unix_ms(Timestamp::ZERO);
         let moment = |unix_ms: u64| Timestamp::from_millis(unix_ms.saturating_sub(unix_zero_ms));
@@ -225,7 +236,6 @@ impl Runtime {
             currency: self.shared.tokens.currency(),
         };
         let workflow = || Arc::clone(&accepted.workflow);
-        let open = open_calls(&accepted.workflow, &events);
         let seeds = accepted.seeds.clone();
         let started = started_ms.map(moment);
         let restored = RunPlan::restore(workflow(), &accepted.input, seed.clone(), seeds, started, &ended);

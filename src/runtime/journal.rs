@@ -202,7 +202,7 @@ pub enum DeadCause {
     KilledTwice,
     /// Its step may act only once (`effects = "once"`), and whether it did is unknown.
     InDoubt,
-    /// It was begun several times, and each time the process died before its end. Its run waits.
+    /// The process died with it too often. Its run waits.
     KilledProcess,
     /// The plan of its run panicked.
     PlanPanicked,
@@ -253,6 +253,12 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Takes over every run that is not finished: their generations grow, and whoever held them before can write no more.
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>>;
+
+    /// Takes note that the process lives. Blocks for a moment, and may be lost where the machine fails.
+    fn note_alive(&self);
+
+    /// When the process that held the journal before is last known to have lived, in Unix milliseconds.
+    fn last_alive_ms(&self) -> Option<u64>;
 
     /// Events of a run after the id `after`, at most `max`, in order; none if there is no such run.
     fn events_after(&self, run_id: &str, after: u64, max: usize) -> BoxFuture<'_, Result<Vec<Event>, JournalError>>;

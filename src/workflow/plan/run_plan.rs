@@ -303,7 +303,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling -= 1,
             ItemState::InLine { .. } => self.totals.in_line -= 1,
-            ItemState::InDoubt => self.totals.parked -= 1,
+            ItemState::InDoubt(_) | ItemState::Suspect => self.totals.parked -= 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked -= 1;
                 if let Some(until) = until {
@@ -313,7 +313,7 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active -= 1;
-        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt)
+        if is_under_way(state)
             && let Some(count) = self.in_flight.get_mut(&self.workflow.steps[key.step].agent)
         {
             *count -= 1;
@@ -324,7 +324,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling += 1,
             ItemState::InLine { .. } => self.totals.in_line += 1,
-            ItemState::InDoubt => self.totals.parked += 1,
+            ItemState::InDoubt(_) | ItemState::Suspect => self.totals.parked += 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked += 1;
                 self.alarms.extend(until.map(|until| (until, key)));
@@ -332,7 +332,7 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active += 1;
-        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt) {
+        if is_under_way(state) {
             *self.in_flight.entry(self.workflow.steps[key.step].agent.clone()).or_default() += 1;
         }
     }
@@ -344,4 +344,9 @@ impl RunPlan {
     pub(super) fn drop_actions(&mut self) {
         self.actions.clear();
     }
+}
+
+/// Whether it counts as one of the run's calls of its agent.
+fn is_under_way(state: &ItemState) -> bool {
+    !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt(_) | ItemState::Suspect)
 }
