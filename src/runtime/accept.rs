@@ -26,6 +26,7 @@ use super::{
 use crate::{
     model::{
         clock::Timestamp,
+        contract,
         ended::Ended,
         envelope::{Envelope, ErrorCode},
         run::RunRecord,
@@ -159,6 +160,7 @@ impl Runtime {
             deadline: new.deadline,
             unix_zero_ms,
             currency: shared.tokens.currency(),
+            trace_id: contract::trace_id_of(new.owner.traceparent.as_deref()),
         };
         let plan = RunPlan::new(Arc::clone(&new.workflow), &new.input, seed)?;
         let plan = plan.with_seeds(beginning.seeds.clone()).journaled();
@@ -234,6 +236,7 @@ impl Runtime {
             deadline: Some(moment(accepted.deadline_ms).since(created)),
             unix_zero_ms,
             currency: self.shared.tokens.currency(),
+            trace_id: contract::trace_id_of(accepted.owner.traceparent.as_deref()),
         };
         let workflow = || Arc::clone(&accepted.workflow);
         let seeds = accepted.seeds.clone();

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     model::{
+        contract,
         envelope::{Envelope, ErrorCode},
         event::EventType,
         run::{RunRecord, RunStatus},
@@ -125,7 +126,9 @@ impl OrchestratorActor {
             self.runs.forget(&run.id);
             return;
         };
-        let envelope = Envelope::new(ErrorCode::Internal, message);
+        let mut envelope = Envelope::new(ErrorCode::Internal, message);
+        envelope.run_id = Some(run.id.clone());
+        envelope.trace_id = contract::trace_id_of(run.context.traceparent.as_deref());
         let data = serde_json::json!({ "status": RunStatus::Failed, "error": envelope });
         run.append(&self.shared, EventType::RunFinished, None, data);
         record.status = RunStatus::Failed;

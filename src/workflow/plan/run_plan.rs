@@ -43,6 +43,8 @@ pub struct RunSeed {
     pub unix_zero_ms: u64,
     /// The money of costs, as configured.
     pub currency: Option<Arc<str>>,
+    /// The trace of the request that it was accepted with: its errors name it.
+    pub trace_id: Option<String>,
 }
 
 /// What the news that a plan is told are to it.
@@ -65,6 +67,7 @@ pub struct RunPlan {
     pub(super) deadline: Timestamp,
     pub(super) unix_zero_ms: u64,
     pub(super) currency: Option<Arc<str>>,
+    pub(super) trace_id: Option<String>,
     pub(super) input: Value,
     pub(super) status: RunStatus,
     pub(super) started: Option<Timestamp>,
@@ -107,6 +110,7 @@ impl RunPlan {
             deadline: seed.created.after(allowed),
             unix_zero_ms: seed.unix_zero_ms,
             currency: seed.currency,
+            trace_id: seed.trace_id,
             input,
             status: RunStatus::Queued,
             started: None,

@@ -30,6 +30,7 @@ use crate::{
     },
 };
 
+pub(super) const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 pub(super) const UNIX_ZERO_MS: u64 = 1_000_000;
 const TURNS_MAX: usize = 200_000;
 pub(super) const AGENTS: [&str; 6] = ["a", "b", "c", "d", "draft", "review"];
@@ -527,6 +528,7 @@ pub(super) fn seed(deadline: Option<Duration>) -> RunSeed {
         deadline,
         unix_zero_ms: UNIX_ZERO_MS,
         currency: None,
+        trace_id: Some(TRACE_ID.to_owned()),
     }
 }
 
