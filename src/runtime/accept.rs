@@ -99,7 +99,7 @@ impl Runtime {
         let Some(linked) = repaired(&old.workflow, record) else {
             return Err(conflict(record, "nothing of it was degraded or failed"));
         };
-        let beginning = beginning(OriginKind::Repair, record, linked, BTreeMap::new());
+        let beginning = beginning((OriginKind::Repair, None), record, linked, BTreeMap::new());
         self.accept(again(old, asked, idempotency), beginning).await
     }
 
@@ -119,7 +119,7 @@ impl Runtime {
             let message = format!("run {} has no step {from_step:?}", record.run_id);
             return Err(Box::new(Envelope::new(ErrorCode::InvalidRequest, message)));
         };
-        let beginning = beginning(OriginKind::Rerun, record, linked, prompts);
+        let beginning = beginning((OriginKind::Rerun, Some(from_step)), record, linked, prompts);
         self.accept(again(old, asked, idempotency), beginning).await
     }
 
@@ -161,6 +161,7 @@ impl Runtime {
             unix_zero_ms,
             currency: shared.tokens.currency(),
             trace_id: contract::trace_id_of(new.owner.traceparent.as_deref()),
+            rerun_of: beginning.origin.as_ref().map(Origin::told),
         };
         let plan = RunPlan::new(Arc::clone(&new.workflow), &new.input, seed)?;
         let plan = plan.with_seeds(beginning.seeds.clone()).journaled();
@@ -237,6 +238,7 @@ impl Runtime {
             unix_zero_ms,
             currency: self.shared.tokens.currency(),
             trace_id: contract::trace_id_of(accepted.owner.traceparent.as_deref()),
+            rerun_of: accepted.origin.as_ref().map(Origin::told),
         };
         let workflow = || Arc::clone(&accepted.workflow);
         let seeds = accepted.seeds.clone();
@@ -320,8 +322,14 @@ fn again(old: &RunAccepted, owner: RunOwner, idempotency: Option<Idempotency>) -
     NewRun { workflow: Arc::clone(&old.workflow), input: old.input.clone(), deadline, owner, idempotency }
 }
 
-fn beginning(kind: OriginKind, record: &RunRecord, linked: Linked, prompts: BTreeMap<String, String>) -> Beginning {
-    let origin = Origin { kind, run_id: record.run_id.clone(), again: linked.again, prompts };
+fn beginning(
+    (kind, from): (OriginKind, Option<&str>),
+    record: &RunRecord,
+    linked: Linked,
+    prompts: BTreeMap<String, String>,
+) -> Beginning {
+    let from = from.map(str::to_owned);
+    let origin = Origin { kind, run_id: record.run_id.clone(), from, again: linked.again, prompts };
     Beginning { origin: Some(origin), seeds: linked.seeds }
 }
 

@@ -13,12 +13,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ports::BoxFuture;
-pub use crate::model::ended::{Ended, EndedScope};
+pub use crate::model::{
+    ended::{Ended, EndedScope},
+    run::OriginKind,
+};
 use crate::{
     model::{
         envelope::{Envelope, ErrorCode},
         event::Event,
-        run::RunRecord,
+        run::{RerunOf, RunRecord},
     },
     workflow::checked::Workflow,
 };
@@ -52,16 +55,6 @@ pub struct Idempotency {
     pub request_hash: String,
 }
 
-/// Why a run goes on from another one's results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OriginKind {
-    /// Only what was degraded is done again.
-    Repair,
-    /// Everything from one step on is done again.
-    Rerun,
-}
-
 /// The run that another one goes on from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -69,11 +62,23 @@ pub struct Origin {
     pub kind: OriginKind,
     /// That run.
     pub run_id: String,
+    /// The step that it is rerun from; none of a repair, nor of a rerun by an older version.
+    #[serde(default)]
+    pub from: Option<String>,
     /// The steps that are done again, by name.
     pub again: BTreeSet<String>,
     /// Prompts that replace those of agents, by the agent's name.
     #[serde(default)]
     pub prompts: BTreeMap<String, String>,
+}
+
+impl Origin {
+    /// As the run's record tells it.
+    pub fn told(&self) -> RerunOf {
+        let Self { kind, run_id, from, again, prompts: _ } = self;
+        let again = again.iter().cloned().collect();
+        RerunOf { run_id: run_id.clone(), kind: *kind, from: from.clone(), again }
+    }
 }
 
 /// A run as it was accepted: the first thing that is written of it.

@@ -7,7 +7,7 @@ use watertight::{
     model::{
         envelope::ErrorCode,
         event::EventType,
-        run::{RunRecord, RunStatus, StepStatus},
+        run::{RerunOf, RunRecord, RunStatus, StepStatus},
     },
     policy::suspects::{BLAMES_MAX, SUSPECT_DEATHS, TRIAL_MAX},
     runtime::{
@@ -477,7 +477,11 @@ async fn a_rerun_takes_over_what_came_before_and_may_change_a_prompt() {
     tokio::time::sleep(s(1)).await;
     // Its prompt and what it took over are written with it.
     let (node, resumed) = node.restart(clock, &backends).await;
-    assert_eq!(end(&resumed[0]).await.status, RunStatus::Completed);
+    let done = end(&resumed[0]).await;
+    assert_eq!(done.status, RunStatus::Completed);
+    let (rerun_of, again) = (done.rerun_of.clone().unwrap(), vec!["b".to_owned(), "c".to_owned()]);
+    let want = RerunOf { run_id: record.run_id.clone(), kind: OriginKind::Rerun, from: Some("b".into()), again };
+    assert_eq!((rerun_of, &record.rerun_of), (want, &None));
     assert_eq!(backends.iter().map(|backend| backend.count()).collect::<Vec<_>>(), [1, 3, 2, 0]);
     let prompts: Vec<Option<Arc<str>>> =
         backends[1].requests.lock().unwrap().iter().map(|request| request.prompt.clone()).collect();

@@ -25,7 +25,13 @@ use super::{
 };
 use crate::{
     model::{
-        clock::Timestamp, ended::Ended, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::RunStatus,
+        clock::Timestamp,
+        ended::Ended,
+        envelope::Envelope,
+        event::EventType,
+        name::Name,
+        reply::Usage,
+        run::{RerunOf, RunStatus},
     },
     workflow::{checked::Workflow, expression::from_json},
 };
@@ -45,6 +51,8 @@ pub struct RunSeed {
     pub currency: Option<Arc<str>>,
     /// The trace of the request that it was accepted with: its errors name it.
     pub trace_id: Option<String>,
+    /// The run that it goes on from.
+    pub rerun_of: Option<RerunOf>,
 }
 
 /// What the news that a plan is told are to it.
@@ -68,6 +76,7 @@ pub struct RunPlan {
     pub(super) unix_zero_ms: u64,
     pub(super) currency: Option<Arc<str>>,
     pub(super) trace_id: Option<String>,
+    pub(super) rerun_of: Option<RerunOf>,
     pub(super) input: Value,
     pub(super) status: RunStatus,
     pub(super) started: Option<Timestamp>,
@@ -111,6 +120,7 @@ impl RunPlan {
             unix_zero_ms: seed.unix_zero_ms,
             currency: seed.currency,
             trace_id: seed.trace_id,
+            rerun_of: seed.rerun_of,
             input,
             status: RunStatus::Queued,
             started: None,

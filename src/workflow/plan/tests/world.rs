@@ -529,6 +529,7 @@ pub(super) fn seed(deadline: Option<Duration>) -> RunSeed {
         unix_zero_ms: UNIX_ZERO_MS,
         currency: None,
         trace_id: Some(TRACE_ID.to_owned()),
+        rerun_of: None,
     }
 }
 
