@@ -141,7 +141,7 @@ impl Call {
             lock(&self.agent.common.retry_budget).count_call(self.started);
         }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
-        if let Err(end) = self.get_warm(cancel).await {
+        if let Err(end) = self.get_warm(request, cancel).await {
             return end;
         }
         let mut last = None;
@@ -171,7 +171,7 @@ impl Call {
                 Err(failure) => failure,
             };
             if self.meets_cold(&failure) {
-                match self.get_warm(cancel).await {
+                match self.get_warm(request, cancel).await {
                     Ok(()) => continue,
                     Err(end) => return end,
                 }
