@@ -26,6 +26,7 @@ use super::{
     runs::{Accept, Append},
     schema::open_writer,
     settings::JournalSettings,
+    shut_callers,
     work::{Asked, Within, Work},
     writer::{Command, Writer},
     written::{WrittenBatch, WrittenRun},
@@ -34,7 +35,8 @@ use crate::{
     model::{event::Event, run::RunRecord},
     runtime::{
         journal::{
-            Acceptance, Batch, DeadLetter, Journal, JournalError, RunAccepted, StoredRun, WhenAccepted, WhenDurable,
+            Acceptance, Batch, DeadLetter, Journal, JournalError, RunAccepted, ShutCaller, StoredRun, WhenAccepted,
+            WhenDurable,
         },
         ports::BoxFuture,
     },
@@ -277,6 +279,18 @@ impl Journal for SqliteJournal {
 
     fn put_aside(&self, letter: DeadLetter) {
         self.put_letter(letter);
+    }
+
+    fn keep_shut(&self, caller: ShutCaller) {
+        self.put_shut(caller);
+    }
+
+    fn forget_shut(&self, name: &str) {
+        self.remove_shut(name);
+    }
+
+    fn shut_callers(&self) -> BoxFuture<'_, Result<Vec<ShutCaller>, JournalError>> {
+        Box::pin(self.ask(shut_callers::all))
     }
 
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>> {

@@ -19,6 +19,7 @@ use super::{
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
+    refusal::Refusal,
     spending::Spending,
     spent::spent_unasked,
     supervisor::SupervisorMessage,
@@ -39,6 +40,7 @@ use crate::{
     },
 };
 
+mod beginning;
 mod cold;
 mod ending;
 
@@ -86,6 +88,8 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+    /// Why the attempt was not made that would have been the first one.
+    refusal: Option<Refusal>,
     /// It killed twice: nobody is to try it again.
     killed: Killed,
     /// What attempts say about pressure, where their provider's limit learns from it.
@@ -126,6 +130,7 @@ impl Call {
             committed: false,
             bad_replies: 0,
             own_refusals: 0,
+            refusal: None,
             killed: Killed::Once,
             told: Vec::new(),
             reply: Some(reply),
@@ -159,8 +164,8 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = self.progress(&watchers);
-            if let Some(Err(refused)) = self.spending.as_mut().map(|spending| spending.begin_attempt(now)) {
-                return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
+            if let Err(refusal) = self.begin_attempt(now) {
+                return (Err(last.unwrap_or_else(|| self.refused(refusal))), Some(Stop::AttemptsUsed));
             }
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
@@ -194,15 +199,6 @@ impl Call {
             }
         }
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
-    }
-
-    /// The progress of an attempt that begins now.
-    fn progress(&self, watchers: &Watchers) -> Progress {
-        let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
-        match &self.spending {
-            Some(spending) => progress.counting(spending.tally()),
-            None => progress,
-        }
     }
 
     /// A watcher that is slow or gone misses it; the record of the call has it all the same.

@@ -210,9 +210,9 @@ impl AgentHandle {
             .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
             // Last, so that only a call that is made finds the model cold and warms it up.
             .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)))?;
-        counted.keep();
+        let request = counted.keep();
         let mut permit = Permit::new(shared, (&self.agent, entered), id, passing.keep(), lease, found);
-        permit.spending = spending;
+        (permit.request, permit.spending) = (request, spending);
         permit.passes.announce(shared, now);
         if call_is == CallIs::New {
             self.agent.metrics.admitted.increment(1);

@@ -233,6 +233,17 @@ pub struct DeadLetter {
     pub message: String,
 }
 
+/// A caller whose volume guard is shut, as it is kept over a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShutCaller {
+    /// `key:NAME`, `tenant:NAME` or `local`.
+    pub name: String,
+    /// Since when, in Unix milliseconds.
+    pub since_ms: u64,
+    /// The calls of its hour: Unix milliseconds at which a second of them began, and how many there were in it.
+    pub seconds: Vec<(u64, u32)>,
+}
+
 /// Called once, when what it stands for is durable. On the journal's own thread, so it must not block.
 pub type WhenDurable = Box<dyn FnOnce() + Send>;
 /// Called once with what became of an acceptance. On the journal's own thread, so it must not block.
@@ -250,6 +261,21 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Puts a call aside. Never blocks.
     fn put_aside(&self, letter: DeadLetter);
+
+    /// Keeps that a caller's volume guard is shut. Never blocks. A journal that keeps no callers lets a restart forget it.
+    fn keep_shut(&self, caller: ShutCaller) {
+        let _ = caller;
+    }
+
+    /// The guard of the caller of this name is open again. Never blocks.
+    fn forget_shut(&self, name: &str) {
+        let _ = name;
+    }
+
+    /// Callers whose guards were shut when this was last told of them, in no order. Whether one still is its settings say.
+    fn shut_callers(&self) -> BoxFuture<'_, Result<Vec<ShutCaller>, JournalError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Takes over every run that is not finished: their generations grow, and whoever held them before can write no more.
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>>;

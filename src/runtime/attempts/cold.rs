@@ -49,11 +49,7 @@ impl Call {
                 self.sight = sight;
                 Ok(())
             }
-            Err(refusal) => {
-                let failure = AttemptFailure::new(Ending::OwnRefusal, refusal.to_string());
-                let retry_after = refusal.wait();
-                Err((Err(AttemptFailure { retry_after, ..failure }), Some(Stop::NotRetryable)))
-            }
+            Err(refusal) => Err((Err(self.refused(refusal)), Some(Stop::NotRetryable))),
             Ok(Found::Cold(warming_up)) => {
                 self.is_worth_it(request, cancel).await?;
                 self.warmth.has_waited = true;
@@ -78,7 +74,7 @@ impl Call {
     /// The warm-up ends in its own time: a caller that leaves, or runs out of time, is let go, and the slots stay taken for it.
     async fn warm_up(&mut self, warming_up: WarmingUp, cancel: &CancellationToken) -> Result<Sight, CallEnd> {
         let left = || (Err(cancelled(false)), Some(Stop::NotRetryable));
-        let work = warming_up.run();
+        let work = warming_up.run(self.permit.request.take());
         tokio::pin!(work);
         let patience = self.deadline.map(|deadline| deadline.since(self.shared.now()));
         let out_of_time = tokio::time::sleep(patience.unwrap_or_default());
