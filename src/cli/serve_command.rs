@@ -97,6 +97,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         limits: settings.limits,
         language: settings.run.language,
         run_deadline: settings.run.deadline,
+        places: settings.run.places,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),
         signer,
@@ -267,6 +268,10 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let running = Running { runtime, journal, files };
     let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
     restore_modes(&running).await.map_err(wrong)?;
+    let shut = running.runtime.restore_callers().await.map_err(Stop::usage)?;
+    if shut > 0 {
+        say(&format!("watertight: the volume guards of {shut} callers are still shut"));
+    }
     restore_letters(&running).await.map_err(wrong)?;
     let stored = running.journal.take_over().await.map_err(Stop::usage)?;
     let resumed = running.runtime.resume(stored).len();

@@ -21,6 +21,7 @@ mod number;
 mod pack;
 mod restore;
 mod runs;
+mod shut_callers;
 mod slot;
 mod written;
 

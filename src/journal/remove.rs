@@ -9,6 +9,7 @@ use super::{
     number::{find_name, run_key, status_number, to_sql},
     query::TenantScope,
     settings::Retention,
+    shut_callers,
     slot::{self, Contents},
     work::Within,
 };
@@ -49,6 +50,9 @@ pub(super) fn delete_run(within: &mut Within<'_>, scope: &TenantScope, run_id: &
 
 /// Deletes at most `max` finished runs of a tenant, then its files, captures and dead letters. How many runs went.
 pub(super) fn delete_tenant(within: &mut Within<'_>, tenant: Option<&str>, max: usize) -> Result<usize, Fault> {
+    if let Some(tenant) = tenant {
+        shut_callers::remove_tenant(within, tenant)?;
+    }
     let Some(tenant) = find_name(within.connection, tenant)? else { return Ok(0) };
     let runs = numbers(
         within,
@@ -190,5 +194,5 @@ pub(super) fn expire_rest(within: &mut Within<'_>, retention: &Retention, max: u
             (SELECT day, tenant, feature, agent, model, currency FROM usage WHERE day < ?1 LIMIT ?2)";
         delete(sql, day)?;
     }
-    Ok(done)
+    Ok(shut_callers::expire(within, max)? && done)
 }

@@ -14,7 +14,7 @@ use crate::runtime::journal::JournalError;
 /// Marks a file as ours: "WTJL".
 const APPLICATION_ID: i64 = 0x5754_4A4C;
 /// How long a statement waits for a lock of another connection.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements that each connection keeps compiled.
 const STATEMENTS_KEPT: usize = 128;
 /// Pages in memory, in KiB, for each connection.
@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES];
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -113,6 +113,10 @@ DROP TABLE usage;
 ALTER TABLE usage_by_currency RENAME TO usage;
 ";
 
+/// Callers whose volume guards are shut, by their name as operators write it.
+const SHUT_CALLERS: &str =
+    "CREATE TABLE shut_caller (caller TEXT PRIMARY KEY, since_ms INTEGER NOT NULL, seconds BLOB NOT NULL);";
+
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {
     let path = &settings.path;
@@ -130,6 +134,8 @@ pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, Jour
             Survives::Power => "full",
         };
         connection.pragma_update(None, "synchronous", synchronous)?;
+        // Who has something deleted does not mean a page that still says it.
+        connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
         migrate(&mut connection, path)?;

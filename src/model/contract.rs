@@ -36,3 +36,8 @@ pub const SIGNATURE: &str = "x-watertight-signature";
 pub const DELIVERY: &str = "x-watertight-delivery";
 /// Milliseconds that were ours, not the other side's; on answers.
 pub const OVERHEAD_MS: &str = "x-watertight-overhead-ms";
+
+/// The trace that a W3C trace context names: 32 hexadecimal digits.
+pub fn trace_id_of(traceparent: Option<&str>) -> Option<String> {
+    Some(traceparent?.get(3..35)?.to_owned())
+}

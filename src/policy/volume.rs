@@ -15,6 +15,8 @@ pub const SHUT_FOR_DEFAULT: Duration = Duration::from_secs(1_800);
 pub const SHUT_FOR_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// The most calls an hour that can be configured.
 pub const CALLS_PER_HOUR_MAX: u32 = 100_000_000;
+/// A moment within a second is counted in the next one after this.
+const ALMOST_A_SECOND: Duration = Duration::from_millis(999);
 /// A refused caller is told to stay away for at least this long.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
 
@@ -65,6 +67,15 @@ pub struct VolumeView {
     pub admitted: u32,
     /// Since when it is shut, and how long it still is.
     pub shut: Option<(Timestamp, Duration)>,
+}
+
+/// What a shut guard remembers: enough to go on with after a restart, in moments of its clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShutMemory {
+    /// Since when it is shut.
+    pub since: Timestamp,
+    /// The calls of its hour, by the second in which they were admitted, the oldest first.
+    pub seconds: Vec<(Timestamp, u32)>,
 }
 
 /// The guard of one caller.
@@ -131,6 +142,29 @@ impl VolumeGuard {
         let was_shut = self.shut_since.is_some();
         *self = Self { last_asked, ..Self::default() };
         was_shut
+    }
+
+    /// What it remembers, if it is shut.
+    pub fn memory(&self) -> Option<ShutMemory> {
+        let begin = |second: u32| Timestamp::from_millis(u64::from(second) * 1_000);
+        let seconds = self.seconds.iter().map(|(second, calls)| (begin(*second), *calls)).collect();
+        Some(ShutMemory { since: self.shut_since?, seconds })
+    }
+
+    /// One that goes on from there. Moments of another clock may lie within a second: calls leave a moment later then, not earlier.
+    pub fn remembering(memory: &ShutMemory) -> Self {
+        let mut guard = Self { shut_since: Some(memory.since), last_asked: memory.since, ..Self::default() };
+        for (at, calls) in &memory.seconds {
+            let second = second_of(at.after(ALMOST_A_SECOND));
+            let calls = (*calls).min(u32::MAX - guard.admitted);
+            guard.admitted += calls;
+            match guard.seconds.back_mut() {
+                Some((last, sum)) if *last >= second => *sum += calls,
+                _ if calls > 0 => guard.seconds.push_back((second, calls)),
+                _ => {}
+            }
+        }
+        guard
     }
 
     /// What it shows now.

@@ -87,10 +87,12 @@ pub(crate) fn make_providers(
         let compartment = || -> Arc<str> { format!("provider:{name}").into() };
         let count = slots.map(|(cap, guarantees)| compartments.renew(kept, compartment, cap, &guarantees));
         let retry = members.first().map(|agent| agent.retry.clone()).unwrap_or_default();
+        let rate = before.rate(settings, compartment, clock);
         let core = ProviderCore {
             settings: settings.clone(),
             count,
-            rate: before.rate(settings, compartment, clock),
+            rate_at_rest: if rate.is_none() { before.rate_known(name) } else { None },
+            rate,
             adaptive,
             guard,
             key_guard: key_guard.transpose()?,

@@ -19,6 +19,7 @@ use super::{
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
+    refusal::Refusal,
     spending::Spending,
     spent::spent_unasked,
     supervisor::SupervisorMessage,
@@ -39,6 +40,7 @@ use crate::{
     },
 };
 
+mod beginning;
 mod cold;
 mod ending;
 
@@ -86,6 +88,8 @@ struct Call {
     bad_replies: u32,
     /// Attempts that a backend refused itself before it sent anything.
     own_refusals: u32,
+    /// Why the attempt was not made that would have been the first one.
+    refusal: Option<Refusal>,
     /// It killed twice: nobody is to try it again.
     killed: Killed,
     /// What attempts say about pressure, where their provider's limit learns from it.
@@ -126,6 +130,7 @@ impl Call {
             committed: false,
             bad_replies: 0,
             own_refusals: 0,
+            refusal: None,
             killed: Killed::Once,
             told: Vec::new(),
             reply: Some(reply),
@@ -141,7 +146,7 @@ impl Call {
             lock(&self.agent.common.retry_budget).count_call(self.started);
         }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
-        if let Err(end) = self.get_warm(cancel).await {
+        if let Err(end) = self.get_warm(request, cancel).await {
             return end;
         }
         let mut last = None;
@@ -159,10 +164,8 @@ impl Call {
             let left = run_left.map_or(call_left, |run_left| run_left.min(call_left));
             (request.attempt, request.deadline, request.capture) = (attempt, left, capture::slot(&self.shared));
             let progress = self.progress(&watchers);
-            if let Some(spending) = &mut self.spending
-                && let Err(refused) = spending.begin_attempt(self.caller.spent_for(), now)
-            {
-                return (Err(last.unwrap_or(refused)), Some(Stop::AttemptsUsed));
+            if let Err(refusal) = self.begin_attempt(now) {
+                return (Err(last.unwrap_or_else(|| self.refused(refusal))), Some(Stop::AttemptsUsed));
             }
             self.under_way = Some(progress.started());
             let result = self.attempt(request, &progress, limit, cut_ending, cancel).await;
@@ -173,7 +176,7 @@ impl Call {
                 Err(failure) => failure,
             };
             if self.meets_cold(&failure) {
-                match self.get_warm(cancel).await {
+                match self.get_warm(request, cancel).await {
                     Ok(()) => continue,
                     Err(end) => return end,
                 }
@@ -196,15 +199,6 @@ impl Call {
             }
         }
         (Err(AttemptFailure::new(Ending::Internal, "attempts without end")), None)
-    }
-
-    /// The progress of an attempt that begins now.
-    fn progress(&self, watchers: &Watchers) -> Progress {
-        let progress = Progress::start(Arc::clone(&self.shared.clock), watchers.deltas.clone());
-        match &self.spending {
-            Some(spending) => progress.counting(spending.tally()),
-            None => progress,
-        }
     }
 
     /// A watcher that is slow or gone misses it; the record of the call has it all the same.

@@ -1,5 +1,7 @@
 //! A call's end as a line of the call log, and an attempt's as a part of the call's record.
 
+use std::time::Duration;
+
 use super::{
     call::{CallContext, CallError, CallReply},
     core::{AgentCore, Shared},
@@ -86,27 +88,31 @@ pub(crate) fn logged_call(
     }
 }
 
-/// Work that was done outside under our guards. Nobody told what it used.
-pub(crate) fn logged_work(
-    shared: &Shared,
-    agent: &AgentCore,
-    (started, ended): (Timestamp, Timestamp),
-    ending: &Ending,
-    caller: &Caller,
-) -> CallRecord {
-    let failure = (*ending != Ending::Success).then(|| AttemptFailure::new(ending.clone(), String::new()));
+/// Work that was done outside under our guards, once it is over. Nobody told what it used.
+pub(crate) struct OutsideWork<'a> {
+    pub(crate) started: Timestamp,
+    /// Without the time in which its caller did not take what was there.
+    pub(crate) took: Duration,
+    /// The status that it answered with, if it speaks HTTP.
+    pub(crate) status: Option<u16>,
+    pub(crate) ending: &'a Ending,
+}
+
+/// The same as a line.
+pub(crate) fn logged_work(shared: &Shared, agent: &AgentCore, work: &OutsideWork<'_>, caller: &Caller) -> CallRecord {
+    let failure = (*work.ending != Ending::Success).then(|| AttemptFailure::new(work.ending.clone(), String::new()));
     let envelope = failure.map(|failure| failure_envelope(&failure, "", agent.keyed, 1));
-    let status = match ending {
+    let status = match work.ending {
         Ending::Status { status, .. } => Some(*status),
-        Ending::Success => Some(200),
+        Ending::Success => work.status.or(Some(200)),
         _ => None,
     };
     CallRecord {
-        duration_ms: u64::try_from(ended.since(started).as_millis()).unwrap_or(u64::MAX),
+        duration_ms: u64::try_from(work.took.as_millis()).unwrap_or(u64::MAX),
         status,
-        cancelled: matches!(ending, Ending::Cancelled { .. }).then_some(true),
+        cancelled: matches!(work.ending, Ending::Cancelled { .. }).then_some(true),
         call_id: Some(uuid::Uuid::now_v7().to_string()),
-        ..common(shared, agent, started, envelope.as_ref(), caller)
+        ..common(shared, agent, work.started, envelope.as_ref(), caller)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The callers of a runtime: the runaway guard of each, and its requests a minute. Idle ones are forgotten when there are too many. Who has
 //! no guard and no rate is not remembered at all. It counts admissions, never what became of them.
 
-use std::{num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 
 use super::{
     core::lock,
     engine::{NoSuch, Runtime},
+    journal::{Journal, JournalError, ShutCaller},
     metric,
     ports::Clock,
     rates::{Rate, TooMany},
@@ -17,7 +18,7 @@ use crate::{
     model::clock::Timestamp,
     policy::{
         crowd::{CALLERS_MAX, CallerName, CallerScope, Crowd, Standing},
-        volume::{Shut, VolumeGuard, VolumeSettings, VolumeView},
+        volume::{Shut, ShutMemory, VolumeGuard, VolumeSettings, VolumeView},
     },
 };
 
@@ -42,6 +43,8 @@ pub(crate) struct Callers {
     /// Written by admissions.
     crowd: Mutex<Crowd<Arc<CallerState>>>,
     clock: Arc<dyn Clock>,
+    /// Where it stands who is shut, so that a restart does not open a guard.
+    journal: Option<Arc<dyn Journal>>,
 }
 
 /// What is kept of one caller.
@@ -49,6 +52,23 @@ pub(crate) struct Callers {
 pub(crate) struct CallerState {
     guard: Mutex<VolumeGuard>,
     rate: Mutex<Option<Arc<Rate>>>,
+    /// Where it is written that the guard is shut. Taken after the guard's lock.
+    written: Mutex<Option<Written>>,
+}
+
+/// A line in the journal that says that a guard is shut.
+struct Written {
+    journal: Arc<dyn Journal>,
+    name: String,
+}
+
+impl CallerState {
+    /// The guard is open: nothing is written of it any more.
+    fn forget(&self) {
+        if let Some(Written { journal, name }) = lock(&self.written).take() {
+            journal.forget_shut(&name);
+        }
+    }
 }
 
 /// A call that its caller's guard has counted.
@@ -70,8 +90,9 @@ pub struct CallerView {
 }
 
 impl Callers {
-    pub(crate) fn new(settings: CallerSettings, clock: Arc<dyn Clock>) -> Self {
-        Self { settings: ArcSwap::from_pointee(settings), crowd: Mutex::new(Crowd::of_at_most(CALLERS_MAX)), clock }
+    pub(crate) fn new(settings: CallerSettings, clock: Arc<dyn Clock>, journal: Option<Arc<dyn Journal>>) -> Self {
+        let (settings, crowd) = (ArcSwap::from_pointee(settings), Mutex::new(Crowd::of_at_most(CALLERS_MAX)));
+        Self { settings, crowd, clock, journal }
     }
 
     /// Other settings; what was counted stays counted.
@@ -112,7 +133,14 @@ impl Callers {
         let Some(settings) = volume else { return Ok(None) };
         let who = CallerName::of(scope, key, tenant);
         let state = self.enter(who, now);
-        let admitted = lock(&state.guard).admit(&settings, now);
+        let admitted = {
+            let mut guard = lock(&state.guard);
+            let admitted = guard.admit(&settings, now);
+            if admitted.is_err_and(|shut| shut.is_first) {
+                self.write_down(who, &state, &guard);
+            }
+            admitted
+        };
         match admitted {
             Ok(()) => Ok(Some(Volume { state, settings, at: now })),
             Err(shut) => {
@@ -133,7 +161,46 @@ impl Callers {
     /// Opens a caller's guard and counts its hour anew; `None` if there is no such caller, else whether it was shut.
     pub(crate) fn lift(&self, who: CallerName<'_>) -> Option<bool> {
         let state = lock(&self.crowd).find(who).map(Arc::clone)?;
-        Some(lock(&state.guard).lift())
+        let mut guard = lock(&state.guard);
+        state.forget();
+        Some(guard.lift())
+    }
+
+    /// Writes down that a guard is shut: a loop is not let go by a restart.
+    fn write_down(&self, who: CallerName<'_>, state: &CallerState, guard: &VolumeGuard) {
+        let (Some(journal), Some(memory)) = (&self.journal, guard.memory()) else { return };
+        let name = who.to_string();
+        let unix_ms = |at| self.clock.unix_ms(at);
+        let seconds = memory.seconds.iter().map(|(at, calls)| (unix_ms(*at), *calls)).collect();
+        journal.keep_shut(ShutCaller { name: name.clone(), since_ms: unix_ms(memory.since), seconds });
+        *lock(&state.written) = Some(Written { journal: Arc::clone(journal), name });
+    }
+
+    /// Shuts the guard of a caller that was shut when the process before this one ended, unless its time has come since. Who has called
+    /// here already keeps what was counted here. Whether it is shut.
+    fn restore(&self, kept: &ShutCaller, journal: &Arc<dyn Journal>) -> bool {
+        let now = self.clock.now();
+        let unix_now = self.clock.unix_ms(now);
+        // A clock that was set back since makes nobody wait for longer than as if it had just been shut.
+        let moment = |unix_ms: u64| now.before(Duration::from_millis(unix_now.saturating_sub(unix_ms)));
+        let seconds = kept.seconds.iter().map(|(at, calls)| (moment(*at), *calls)).collect();
+        let memory = ShutMemory { since: moment(kept.since_ms), seconds };
+        let volume = self.settings.load().volume;
+        let found = CallerName::parse(&kept.name);
+        if let (Some(who), Some(settings)) = (found, volume) {
+            let state = self.enter(who, now);
+            let mut guard = lock(&state.guard);
+            if guard.view(&settings, now).admitted == 0 && !guard.is_shut() {
+                *guard = VolumeGuard::remembering(&memory);
+            }
+            if guard.view(&settings, now).shut.is_some() {
+                *lock(&state.written) = Some(Written { journal: Arc::clone(journal), name: kept.name.clone() });
+                return true;
+            }
+        }
+        // Without a guard nobody is shut; should there be one again, its hour begins anew.
+        journal.forget_shut(&kept.name);
+        false
     }
 
     /// Those that have called within the hour or are shut, shut ones first, then by name.
@@ -172,7 +239,12 @@ impl Callers {
 impl Volume {
     /// Takes the call out of its guard again: it was refused further in.
     pub(crate) fn undo(self) {
-        lock(&self.state.guard).undo(&self.settings, self.at);
+        let mut guard = lock(&self.state.guard);
+        let was_shut = guard.is_shut();
+        guard.undo(&self.settings, self.at);
+        if was_shut && !guard.is_shut() {
+            self.state.forget();
+        }
     }
 }
 
@@ -180,6 +252,15 @@ impl Runtime {
     /// Callers that have called within the hour or are shut, shut ones first, then by name. None where there is no volume guard.
     pub fn callers(&self) -> Vec<CallerView> {
         self.shared.callers.views(self.shared.now())
+    }
+
+    /// Shuts the volume guards that were shut when the process before this one ended, as its journal has them, each until the time at which
+    /// it would have opened, or later where this runtime's clock began after they were shut. To be asked for before the first call. How many
+    /// there are.
+    pub async fn restore_callers(&self) -> Result<usize, JournalError> {
+        let Some(journal) = &self.shared.journal else { return Ok(0) };
+        let kept = journal.shut_callers().await?;
+        Ok(kept.iter().filter(|caller| self.shared.callers.restore(caller, journal)).count())
     }
 
     /// Opens the volume guard of a caller (`key:NAME`, `tenant:NAME` or `local`) and counts its hour anew; says whether it was shut.

@@ -70,6 +70,8 @@ pub(crate) struct ProviderCore {
     pub(crate) count: Option<CountId>,
     /// Its requests a minute. It outlives a reload.
     pub(crate) rate: Option<Arc<Rate>>,
+    /// Those of a limit that it has no more: a later one goes on from there.
+    pub(crate) rate_at_rest: Option<Arc<Rate>>,
     /// Its adaptive limit, if it has one.
     pub(crate) adaptive: Option<ProviderLimit>,
     /// Only where two or more agents lean on it.

@@ -1,14 +1,16 @@
 //! What an admission counts beside slots: requests a minute of the caller, its feature and the provider, then the caller's volume guard. It
-//! is a value: dropped before everything else was taken, it gives back all of it, so that what is refused further in counts nowhere.
+//! is a value: dropped before everything else was taken, it gives back all of it, so that what is refused further in counts nowhere. Of the
+//! caller and its feature a call is one request; of the provider it takes the first one here, and each further one when that is sent.
 
 use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
     callers::Volume,
+    core::Shared,
     handle::AgentHandle,
     ports::Clock,
-    rates::{Rate, TooMany},
+    rates::{Rate, Request, TooMany},
     refusal::Refusal,
 };
 use crate::{
@@ -29,6 +31,8 @@ const TENANT_OF_STRANGERS: &str = "other";
 pub(crate) struct RateBook {
     features: NameMap<Arc<Rate>>,
     usual_feature: Option<Arc<Rate>>,
+    /// Those that are not configured any more, until all their requests are free: they may come back before.
+    resting: NameMap<Arc<Rate>>,
     /// Of the tier of each known tenant.
     tenants: NameMap<Option<NonZeroU32>>,
     strangers: Option<(Strangers, NonZeroU32)>,
@@ -42,16 +46,20 @@ enum Strangers {
 }
 
 impl RateBook {
-    /// That of other settings; features that were there go on where they stand.
+    /// That of other settings; features that were there go on where they stand, also where they went and come back.
     pub(crate) fn renewed(&self, settings: &CompartmentSettings, clock: &Arc<dyn Clock>) -> Self {
         let rate_of = |feature: &FeatureSettings| {
             let per_minute = NonZeroU32::new(feature.rates.requests_per_minute?)?;
             let new = || Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock)));
-            let rate = self.features.get(&feature.name).map_or_else(new, Arc::clone);
+            let known = self.features.get(&feature.name).or_else(|| self.resting.get(&feature.name));
+            let rate = known.map_or_else(new, Arc::clone);
             rate.change_limit(per_minute);
             Some((feature.name.clone(), rate))
         };
         let features: NameMap<Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
+        let before = self.features.iter().chain(&self.resting);
+        let rests = |(name, rate): &(&Name, &Arc<Rate>)| !features.contains_key(*name) && !rate.is_unused();
+        let resting = before.filter(rests).map(|(name, rate)| (name.clone(), Arc::clone(rate))).collect();
         let usual_feature = match &settings.unknown_feature {
             UnknownFeature::Is(name) => features.get(name).map(Arc::clone),
             UnknownFeature::Refused => None,
@@ -69,7 +77,7 @@ impl RateBook {
             UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
             UnknownTenant::Own(tier) => limit_of(tier).map(|limit| (Strangers::Each, limit)),
         };
-        Self { features, usual_feature, tenants, strangers }
+        Self { features, usual_feature, resting, tenants, strangers }
     }
 
     fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
@@ -91,7 +99,9 @@ impl RateBook {
 /// What was counted so far.
 #[derive(Default)]
 pub(crate) struct Counted {
-    rates: [Option<Arc<Rate>>; 3],
+    rates: [Option<Arc<Rate>>; 2],
+    /// The provider's.
+    request: Option<Request>,
     volume: Option<Volume>,
 }
 
@@ -104,6 +114,12 @@ pub(crate) enum CallIs {
     MovingOn,
 }
 
+/// The refusal of a call for which no request is free.
+pub(crate) fn too_many_requests(shared: &Shared, call: u64, too_many: TooMany) -> Refusal {
+    let jitter = shared.chance.fork(CHANCE_OF_RATES).share(call);
+    Refusal::Rate { retry_after: too_many.retry_after(jitter), too_many }
+}
+
 impl AgentHandle {
     /// Takes a request of the caller, its feature and the provider, or none of them.
     pub(crate) fn count_requests(
@@ -113,10 +129,7 @@ impl AgentHandle {
     ) -> Result<Counted, Refusal> {
         let mut counted = Counted::default();
         let shared = &self.shared;
-        let refused = |too_many: TooMany| {
-            let jitter = shared.chance.fork(CHANCE_OF_RATES).share(id);
-            Refusal::Rate { retry_after: too_many.retry_after(jitter), too_many }
-        };
+        let refused = |too_many| too_many_requests(shared, id, too_many);
         if call_is == CallIs::New {
             let book = shared.rate_book.load();
             if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
@@ -129,8 +142,7 @@ impl AgentHandle {
             }
         }
         if let Some(rate) = &self.agent.provider.rate {
-            rate.take().map_err(refused)?;
-            counted.rates[2] = Some(Arc::clone(rate));
+            counted.request = Some(rate.request().map_err(refused)?);
         }
         Ok(counted)
     }
@@ -151,10 +163,11 @@ impl AgentHandle {
 }
 
 impl Counted {
-    /// Everything was taken: what was counted stays so.
-    pub(crate) fn keep(mut self) {
-        self.rates = [None, None, None];
+    /// Everything was taken: what was counted stays so. The provider's request goes on with the call, until it is sent.
+    pub(crate) fn keep(mut self) -> Option<Request> {
+        self.rates = [None, None];
         self.volume = None;
+        self.request.take()
     }
 }
 

@@ -209,9 +209,9 @@ impl AgentHandle {
         let inside = Inside::enter(&self.agent).ok_or(Refusal::Gone)?;
         // Last, so that only a call that is made finds the model cold and warms it up.
         let found = warming::look(shared, &self.agent)?;
-        counted.keep();
+        let request = counted.keep();
         let mut permit = Permit::new(shared, inside, id, passing.keep(), lease, found);
-        permit.spending = spending;
+        (permit.request, permit.spending) = (request, spending);
         permit.passes.announce(shared, now);
         if call_is == CallIs::New {
             self.agent.metrics.admitted.increment(1);

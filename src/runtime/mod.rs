@@ -73,6 +73,7 @@ mod step_line;
 mod stop_signal;
 mod stopping;
 mod sync;
+mod trials;
 mod warming;
 mod write_ahead;
 

@@ -6,8 +6,11 @@ use std::{ops::Deref, sync::Arc};
 use super::{
     compartments::Seats,
     core::{AgentCore, BreakerId, Shared},
+    counted::too_many_requests,
     metric,
     presence::Entry,
+    rates::Request,
+    refusal::Refusal,
     spending::Spending,
     supervisor::SupervisorMessage,
     warming::Found,
@@ -207,6 +210,8 @@ pub(crate) struct Permit {
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
+    /// The first request of its provider's minute, until that is sent; `None` where nobody counts them.
+    pub(crate) request: Option<Request>,
     /// The tokens of its first attempt, until the attempts take them over.
     pub(crate) spending: Option<Box<Spending>>,
     /// How the call found its model; taken by whoever makes it.
@@ -234,12 +239,23 @@ impl Permit {
             id,
             passes,
             lease: Arc::new(lease),
+            request: None,
             spending: None,
             found: Some(found),
             aged: false,
             handed_over: false,
             settled: false,
             agent,
+        }
+    }
+
+    /// The request of the provider's minute that the call sends next: the one it was admitted with, else another one. `None` where nobody
+    /// counts them.
+    pub(crate) fn next_request(&mut self) -> Result<Option<Request>, Refusal> {
+        let Some(rate) = &self.agent.provider.rate else { return Ok(None) };
+        match self.request.take() {
+            Some(request) => Ok(Some(request)),
+            None => rate.request().map(Some).map_err(|too_many| too_many_requests(&self.shared, self.id, too_many)),
         }
     }
 

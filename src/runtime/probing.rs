@@ -67,7 +67,8 @@ pub(crate) fn warm_ahead(shared: &Arc<Shared>, agents: &[usize]) {
 async fn warm_one(shared: &Arc<Shared>, agent: &Arc<AgentCore>) {
     let Some(mut permit) = enter(shared, agent) else { return };
     let Some(warming_up) = warm_up_of(&mut permit) else { return };
-    let work = async { warming_up.run().await.map(drop) };
+    let work = warming_up.run(permit.request.take());
+    let work = async { work.await.map(drop) };
     let is_trial = permit.passes.any_trial();
     let ended = until_stopped(shared, work).await;
     match ended {
@@ -173,16 +174,30 @@ async fn ask(permit: &mut Permit, probe: Probe) -> Result<(), AttemptFailure> {
     match probe {
         Probe::Off => Err(nobody()),
         Probe::Health => match agent.backend.health() {
-            Some(asking) => within(&agent, asking).await,
+            Some(asking) => {
+                // The request that the trial was admitted with is sent now.
+                if let Some(request) = permit.request.take() {
+                    request.send();
+                }
+                within(&agent, asking).await
+            }
             None => Err(nobody()),
         },
         // Where the model has to be loaded, its warm-up is the smallest request there is.
         Probe::Request => match warm_up_of(permit) {
-            Some(warming_up) => warming_up.run().await.map(drop),
-            None => match within(&agent, agent.backend.warm_up()).await? {
-                WarmUp::NotNeeded => Err(nobody()),
-                WarmUp::Loaded | WarmUp::WasLoaded => Ok(()),
-            },
+            Some(warming_up) => warming_up.run(permit.request.take()).await.map(drop),
+            None => {
+                let request = permit.request.take();
+                let asked = within(&agent, agent.backend.warm_up()).await;
+                // Dropped unsent where there was nothing to send.
+                if let Some(request) = request.filter(|_| asked != Ok(WarmUp::NotNeeded)) {
+                    request.send();
+                }
+                match asked? {
+                    WarmUp::NotNeeded => Err(nobody()),
+                    WarmUp::Loaded | WarmUp::WasLoaded => Ok(()),
+                }
+            }
         },
     }
 }

@@ -14,6 +14,7 @@ use governor::{
 
 use super::{
     ports::Clock,
+    shielded::shielded,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 use crate::model::clock::Timestamp;
@@ -166,6 +167,12 @@ impl Rate {
         Err(TooMany { of: Arc::clone(&self.of), wait, per_minute })
     }
 
+    /// Takes a request that is about to be sent.
+    pub(crate) fn request(self: &Arc<Self>) -> Result<Request, TooMany> {
+        let at = self.clock.now();
+        self.take().map(|()| Request::taken(self, at))
+    }
+
     /// Gives back the request that was let pass a moment ago: it was refused further in, as if it had never been asked for. Only for
     /// what was taken in the same admission: after a minute there is nothing left to give back.
     pub(crate) fn give_back(&self) {
@@ -173,6 +180,37 @@ impl Rate {
         // What it is less than zero by was made up for before; then all are free anyway.
         let back = |at: u64| Some(at.saturating_sub(bucket.each));
         let _ = bucket.made_up_at.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, back);
+    }
+}
+
+/// A request that was let pass and is not sent yet. Dropped so, it goes back while it cannot have been made up for: given back later it
+/// would be one more than the limit.
+pub(crate) struct Request {
+    rate: Option<Arc<Rate>>,
+    at: Timestamp,
+}
+
+impl Request {
+    /// What was taken from `rate` at this moment.
+    pub(crate) fn taken(rate: &Arc<Rate>, at: Timestamp) -> Self {
+        Self { rate: Some(Arc::clone(rate)), at }
+    }
+
+    /// It is sent: nobody gives it back.
+    pub(crate) fn send(mut self) {
+        self.rate = None;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(rate) = self.rate.take() else { return };
+        let each = rate.bucket.load().each;
+        // A clock that panics is somebody else's: then nothing is given back.
+        let now = shielded(|| rate.clock.now());
+        if now.is_some_and(|now| nanoseconds(now.since(self.at)) < each) {
+            rate.give_back();
+        }
     }
 }
 
@@ -290,6 +328,30 @@ mod tests {
         // 0.9 s, half of it at 60 a minute and half at 120: 1.35 of 60 are made up for.
         rate.change_limit(limit(60));
         assert_eq!((0..60).filter(|_| passes(&rate)).count(), 1);
+    }
+
+    #[test]
+    fn a_request_that_was_not_sent_goes_back_as_long_as_it_was_not_made_up_for() {
+        for (wait, free) in [(0, 10), (5_999, 10), (6_000, 10), (30_000, 10)] {
+            let (rate, clock) = rate(10);
+            let rate = Arc::new(rate);
+            let unsent = rate.request().unwrap();
+            go(&clock, Duration::from_millis(wait));
+            drop(unsent);
+            assert_eq!((0..20).filter(|_| passes(&rate)).count(), free, "{wait}");
+        }
+        // It was made up for long ago: given back to the next ten it would make eleven of them.
+        let (rate, clock) = rate(10);
+        let rate = Arc::new(rate);
+        let unsent = rate.request().unwrap();
+        for _ in 0..9 {
+            rate.request().unwrap().send();
+        }
+        assert!(!passes(&rate));
+        go(&clock, Duration::from_secs(60));
+        assert!((0..10).all(|_| passes(&rate)));
+        drop(unsent);
+        assert!(!passes(&rate));
     }
 
     proptest! {

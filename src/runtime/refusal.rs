@@ -173,14 +173,6 @@ impl Refusal {
         }
     }
 
-    /// How long that is expected to last.
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        match self {
-            Self::Warming { wait, .. } => Some(*wait),
-            _ => None,
-        }
-    }
-
     /// Whether it holds for the call whatever its target.
     pub(crate) fn is_of_call(&self) -> bool {
         match self {

@@ -24,7 +24,6 @@ use super::{
 use crate::{
     model::{
         clock::Timestamp,
-        facts::Ending,
         name::Name,
         reply::{AttemptFailure, Reply, Usage},
     },
@@ -90,12 +89,13 @@ impl TokenBook {
         settings: SpendingSettings,
         compartments: &CompartmentSettings,
         providers: &[ProviderSettings],
+        now: Timestamp,
     ) -> Self {
         let state = State { accounts: Accounts::default(), told: ToldBudgets::default(), settings: Arc::default() };
         let (is_asked, is_told) = (AtomicBool::new(false), AtomicBool::new(false));
         let currency = settings.currency.clone();
         let book = Self { is_asked, is_told, currency, state: Mutex::new(state) };
-        book.configure(settings, compartments, providers);
+        book.configure(settings, compartments, providers, now);
         book
     }
 
@@ -105,6 +105,7 @@ impl TokenBook {
         settings: SpendingSettings,
         compartments: &CompartmentSettings,
         providers: &[ProviderSettings],
+        now: Timestamp,
     ) {
         let providers = rates_of(providers);
         let of_features = compartments.features.iter().map(|feature| feature.rates);
@@ -112,10 +113,10 @@ impl TokenBook {
         let mut rates = providers.iter().map(|(_, rates)| *rates).chain(of_features).chain(of_tiers);
         let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
         let mut state = lock(&self.state);
-        state.accounts.configure(compartments, &providers);
-        let is_without =
-            |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_none());
-        state.told.keep(is_without);
+        state.accounts.configure(compartments, &providers, now);
+        let is_budgeted =
+            |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_some());
+        state.told.keep(|name| !is_budgeted(name));
         state.settings = Arc::new(settings);
         self.is_asked.store(is_asked, Ordering::Release);
     }
@@ -293,9 +294,8 @@ impl Spending {
     }
 
     /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
-    pub(crate) fn begin_attempt(&mut self, spent_for: SpentFor<'_>, now: Timestamp) -> Result<(), AttemptFailure> {
-        self.reserve(spent_for, None, now)
-            .map_err(|refused| AttemptFailure::new(Ending::OwnRefusal, refused.to_string()))?;
+    pub(crate) fn begin_attempt(&mut self, spent_for: SpentFor<'_>, now: Timestamp) -> Result<(), Refusal> {
+        self.reserve(spent_for, None, now).map_err(|refused| Refusal::Tokens { refused })?;
         self.sent();
         Ok(())
     }
@@ -396,7 +396,7 @@ impl Runtime {
         compartments: &CompartmentSettings,
         providers: &[ProviderSettings],
     ) {
-        self.shared.tokens.configure(settings, compartments, providers);
+        self.shared.tokens.configure(settings, compartments, providers, self.shared.now());
         *lock(&self.shared.run_caps) = caps;
     }
 }

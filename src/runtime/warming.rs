@@ -15,6 +15,7 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     ports::{Backend, ColdStart, WarmUp},
+    rates::Request,
     refusal::Refusal,
     settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
     sync::{
@@ -292,10 +293,11 @@ impl WarmingUp {
         Self { shared: Arc::clone(shared), agent: Arc::clone(agent), model: Arc::clone(model), epoch, is_over: false }
     }
 
-    /// Warms the model up: its end is one failure of the place, or nothing at all.
-    pub(crate) async fn run(mut self) -> Result<Sight, AttemptFailure> {
+    /// Warms the model up: its end is one failure of the place, or nothing at all. `first` is the request of the provider's minute that is
+    /// there for it.
+    pub(crate) async fn run(mut self, first: Option<Request>) -> Result<Sight, AttemptFailure> {
         let timeout = self.agent.settings.warmth.timeout;
-        let asked = tokio::time::timeout(timeout, until_loaded(&*self.agent.backend)).await;
+        let asked = tokio::time::timeout(timeout, until_loaded(&self.agent, first)).await;
         let ended = asked.unwrap_or_else(|_| {
             let ending = Ending::Timeout { timeout: TimeoutKind::FirstToken };
             Err(AttemptFailure::new(ending, format!("the model was not loaded within {:.1} s", timeout.as_secs_f64())))
@@ -349,11 +351,27 @@ fn users_of(shared: &Shared, model: &Arc<ModelCore>) -> BTreeSet<Name> {
     shared.agents().agents.iter().filter(uses).map(|agent| agent.settings.name.clone()).collect()
 }
 
+/// Sends a request of the provider's minute, as soon as one is free: a warm-up is in no hurry, and its own timeout bounds it.
+async fn send_next(agent: &AgentCore, ready: Option<Request>) {
+    let Some(rate) = &agent.provider.rate else { return };
+    let mut next = ready.map_or_else(|| rate.request(), Ok);
+    loop {
+        match next {
+            Ok(request) => return request.send(),
+            Err(too_many) => {
+                tokio::time::sleep(too_many.wait.max(ASK_AGAIN_AFTER)).await;
+                next = rate.request();
+            }
+        }
+    }
+}
+
 /// Asks until the server has loaded its model, or fails in another way than by still loading it.
-async fn until_loaded(backend: &dyn Backend) -> Result<WarmUp, AttemptFailure> {
+async fn until_loaded(agent: &AgentCore, mut first: Option<Request>) -> Result<WarmUp, AttemptFailure> {
     let mut was_loading = false;
     loop {
-        match backend.warm_up().await {
+        send_next(agent, first.take()).await;
+        match agent.backend.warm_up().await {
             Err(AttemptFailure { ending: Ending::Loading, .. }) => {
                 was_loading = true;
                 tokio::time::sleep(ASK_AGAIN_AFTER).await;

@@ -49,8 +49,8 @@ async fn page() -> Response {
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    let PathItem { get, put, post, delete, patch, head, options, .. } = item;
-    [get, put, post, delete, patch, head, options].into_iter().flatten()
+    let PathItem { get, put, post, delete, patch, head, options, trace, .. } = item;
+    [get, put, post, delete, patch, head, options, trace].into_iter().flatten()
 }
 
 fn name_path_parameters(path: &str, operation: &mut Operation) {

@@ -13,7 +13,7 @@ use super::{
     error_body::{AnswerHead, ErrorPointers, failure_inside_success, failure_of_answer},
     wire::{Incoming, failure_of_error},
 };
-use crate::model::{facts::Ending, reply::AttemptFailure};
+use crate::model::reply::AttemptFailure;
 
 /// An answer on its way back.
 #[derive(Debug)]
@@ -65,14 +65,13 @@ impl PassedOn {
         self.incoming.piece().await
     }
 
-    /// How a complete answer ended, by its status and by as much of its body as was kept.
-    pub fn ending(&self, kept: &[u8]) -> Ending {
+    /// How a complete answer failed, by its status and by as much of its body as was kept; `None` if it did well.
+    pub fn failure(&self, kept: &[u8]) -> Option<AttemptFailure> {
         let pointers = ErrorPointers::default();
         if self.head.status >= 400 {
-            return failure_of_answer(self.head, kept, &pointers).ending;
+            return Some(failure_of_answer(self.head, kept, &pointers));
         }
         let value = self.is_telling().then(|| serde_json::from_slice::<Value>(kept).ok()).flatten();
-        let failure = value.and_then(|value| failure_inside_success(self.head, &value, &pointers));
-        failure.map_or(Ending::Success, |failure| failure.ending)
+        value.and_then(|value| failure_inside_success(self.head, &value, &pointers))
     }
 }

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     process::BOUND,
     project::{folder, text},
-    service::{ask, json_of, serve},
+    service::{ask, ask_with, json_of, serve},
 };
 
 /// How long the slow agent takes: longer than grace.
@@ -51,6 +51,12 @@ fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
                 while let Some((path, _)) = read_request(&mut reader) {
                     let is_slow = path != "/quick";
                     counts[usize::from(is_slow)].fetch_add(1, Ordering::SeqCst);
+                    if let Some((kind, piece)) = begun_of(&path) {
+                        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked");
+                        let _ = write!(reader.get_mut(), "{head}\r\n\r\n{:x}\r\n{piece}\r\n", piece.len());
+                        std::thread::sleep(BOUND);
+                        return;
+                    }
                     if is_slow {
                         std::thread::sleep(if path == "/stuck" { BOUND } else { SLOW });
                     }
@@ -64,6 +70,19 @@ fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
         }
     });
     (address, asked)
+}
+
+/// What is only ever begun at these paths.
+fn begun_of(path: &str) -> Option<(&'static str, &'static str)> {
+    match path {
+        "/events" => Some(("text/event-stream", "data: 1\n\n")),
+        "/text" => Some(("text/plain", "a part")),
+        "/deltas" => Some(("text/event-stream", "data: {\"delta\":\"a part\"}\n\n")),
+        "/chat/completions" => {
+            Some(("text/event-stream", "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a part\"}}]}\n\n"))
+        }
+        _ => None,
+    }
 }
 
 fn read_request(reader: &mut BufReader<TcpStream>) -> Option<(String, Vec<u8>)> {
@@ -139,6 +158,40 @@ fn whoever_still_waits_when_grace_ends_is_told_why() {
     for answer in waiting {
         let answer = answer.join().unwrap();
         assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("SHUTTING_DOWN"), "{answer}");
+    }
+    service.end().exits(0);
+}
+
+/// What has begun and does not end in time is never a part that looks whole.
+#[test]
+fn answers_under_way_when_grace_ends_do_not_look_whole() {
+    let (agents, asked) = agents();
+    let config = format!(
+        "[providers.own]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.own]\nprovider = \"own\"\npath = \"/deltas\"\n\
+         [providers.open]\nkind = \"openai\"\nbase_url = \"http://{agents}\"\n[agents.writer]\nprovider = \"open\"\nmodel = \"m\"\n\
+         [serve]\ngrace = \"2s\"\n"
+    );
+    let project = folder(&[("watertight.toml", &config)]);
+    let (service, address) = serve(text(project.path()));
+    let chat = r#"{"model":"writer","messages":[{"role":"user","content":"x"}],"stream":true}"#;
+    let under_way = [
+        ("GET", "/agents/own/events", "", true),
+        ("GET", "/agents/own/text", "", false),
+        ("POST", "/v1/agents/own/call", r#"{"input":{}}"#, true),
+        ("POST", "/v1/chat/completions", chat, true),
+    ]
+    .map(|(method, path, body, is_told)| {
+        let headers = [("accept", "text/event-stream")];
+        (path, is_told, std::thread::spawn(move || ask_with(address, method, path, &headers, body)))
+    });
+    wait_until("all are under way", || asked[1].load(Ordering::SeqCst) == 4);
+    service.signal("TERM");
+    for (path, is_told, answer) in under_way {
+        let answer = answer.join().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("[DONE]"), "{path}: {answer}");
+        assert_eq!(answer.contains("SHUTTING_DOWN"), is_told, "{path}: {answer}");
+        assert_eq!(answer.contains("trace_id"), is_told, "{path}: {answer}");
+        assert_eq!(answer.ends_with("\r\n0\r\n\r\n"), is_told, "{path}: {answer}");
     }
     service.end().exits(0);
 }

@@ -8,13 +8,19 @@ use std::{
 use serde_json::json;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use watertight::{
-    model::{call_log::CallRecord, facts::Ending, name::Name},
+    model::{
+        call_log::CallRecord,
+        facts::{Ending, TimeoutKind},
+        name::Name,
+        reply::AttemptFailure,
+    },
     policy::breaker::state::StateName,
     runtime::{
         call::{CallContext, CallRequest},
         guard_layer::{GuardError, GuardLayer},
+        outside::Part,
         ports::CallLog,
-        settings::{AgentSettings, ProviderSettings},
+        settings::{AgentSettings, ProviderSettings, Timeouts},
     },
 };
 
@@ -136,4 +142,148 @@ async fn the_log_tells_the_callers_key_from_the_providers() {
     seen.sort();
     let paid = Some("paid".to_owned());
     assert_eq!(seen, [(None, paid.clone()), (Some("app".to_owned()), paid)]);
+}
+
+/// Whatever the caller does (a deadline of its own, leaving an answer under way, taking it slowly) says nothing of the agent.
+#[tokio::test(start_paused = true)]
+async fn what_the_caller_does_counts_for_no_work_outside() {
+    let runtime = builder().provider(provider("local")).guarded(agent("mail", "local")).start().await.unwrap();
+    let handle = runtime.agent("mail").unwrap();
+    let never = std::future::pending::<Result<(), AttemptFailure>>;
+    for _ in 0..6 {
+        let hurried = CallContext { timeout: Some(Duration::from_millis(5)), ..CallContext::default() };
+        let mut admission = handle.enter(&hurried).unwrap();
+        let failure = admission.wait_for(Part::Head, never()).await.unwrap_err();
+        assert_eq!(failure.ending, Ending::DeadlineCut);
+        admission.fail(&failure);
+        settle().await;
+    }
+    for leaves in [true, false] {
+        for first in [Part::Head, Part::Piece] {
+            let mut admission = handle.enter(&CallContext::default()).unwrap();
+            let ready = std::future::ready(Ok(()));
+            admission.wait_for(first, ready.clone()).await.unwrap();
+            admission.content();
+            for _ in 0..4 {
+                // The client takes nothing for so long.
+                pass(Duration::from_secs(40)).await;
+                admission.wait_for(Part::Piece, ready.clone()).await.unwrap();
+            }
+            if leaves {
+                drop(admission);
+            } else {
+                admission.finish(Ending::Success);
+            }
+            settle().await;
+        }
+    }
+    // The head came at once, and then nobody took anything: nobody was silent but the client.
+    let mut admission = handle.enter(&CallContext::default()).unwrap();
+    admission.wait_for(Part::Head, std::future::ready(Ok(()))).await.unwrap();
+    pass(Duration::from_secs(100)).await;
+    drop(admission);
+    settle().await;
+    let counts = runtime.breaker("agent:mail").unwrap().counts;
+    assert_eq!((counts.entries, counts.failed, counts.slow), (2, 0, 0), "{counts:?}");
+}
+
+/// An answer that goes on and on has no end by the clock, as long as it goes on; only its beginning can be slow, and only a pause too long.
+#[tokio::test(start_paused = true)]
+async fn work_outside_that_flows_may_take_any_time() {
+    let with_attempt = AgentSettings {
+        timeouts: Timeouts {
+            attempt: Some(Duration::from_secs(60)),
+            stall: Some(Duration::from_secs(20)),
+            ..Timeouts::default()
+        },
+        ..agent("mail", "local")
+    };
+    let runtime = builder().provider(provider("local")).guarded(with_attempt).start().await.unwrap();
+    let handle = runtime.agent("mail").unwrap();
+    let after =
+        |seconds| async move { Ok::<_, AttemptFailure>(tokio::time::sleep(Duration::from_secs(seconds)).await) };
+    for (first_s, slow) in [(1, 0), (31, 1)] {
+        let mut admission = handle.enter(&CallContext::default()).unwrap();
+        admission.wait_for(Part::Head, after(first_s)).await.unwrap();
+        admission.content();
+        for _ in 0..60 {
+            admission.wait_for(Part::Piece, after(19)).await.unwrap();
+        }
+        admission.finish(Ending::Success);
+        settle().await;
+        let counts = runtime.breaker("agent:mail").unwrap().counts;
+        assert_eq!((counts.failed, counts.slow), (0, slow), "{first_s} s to its first piece");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_outside_that_stands_still_is_given_up() {
+    let seconds = Duration::from_secs;
+    for (attempt, stall, part, given_up_s, kind) in [
+        (Some(60), Some(20), Part::Piece, 20, TimeoutKind::Stall),
+        (Some(10), Some(20), Part::Piece, 10, TimeoutKind::Stall),
+        (Some(60), None, Part::Piece, 60, TimeoutKind::Stall),
+        (None, None, Part::Piece, 180, TimeoutKind::Stall),
+        (Some(60), Some(20), Part::Head, 60, TimeoutKind::Attempt),
+        (None, Some(20), Part::Head, 180, TimeoutKind::Call),
+    ] {
+        let timeouts = Timeouts {
+            attempt: attempt.map(seconds),
+            stall: stall.map(seconds),
+            call: seconds(180),
+            ..Timeouts::default()
+        };
+        let mail = AgentSettings { timeouts, ..agent("mail", "local") };
+        let runtime = builder().provider(provider("local")).guarded(mail).start().await.unwrap();
+        let handle = runtime.agent("mail").unwrap();
+        let mut admission = handle.enter(&CallContext::default()).unwrap();
+        let began = tokio::time::Instant::now();
+        let failure = admission.wait_for(part, std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        assert_eq!(failure.ending, Ending::Timeout { timeout: kind }, "{attempt:?} {stall:?} {part:?}");
+        assert_eq!(began.elapsed().as_secs(), given_up_s, "{attempt:?} {stall:?} {part:?}");
+        admission.fail(&failure);
+        settle().await;
+        assert_eq!((handle.in_flight(), runtime.breaker("agent:mail").unwrap().counts.failed), (0, 1));
+    }
+}
+
+/// A 429 that asks for a longer pause than anybody would sleep is a spent quota here as everywhere: its key is cooled until then.
+#[tokio::test(start_paused = true)]
+async fn a_far_reset_told_to_work_outside_is_a_spent_quota() {
+    for (retry_after_s, refused) in [(5, false), (900, true)] {
+        let keyed = ProviderSettings { key: Some(Name::try_new("paid").unwrap()), ..provider("local") };
+        let runtime = builder().provider(keyed).guarded(agent("mail", "local")).start().await.unwrap();
+        let handle = runtime.agent("mail").unwrap();
+        let retry_after = Some(Duration::from_secs(retry_after_s));
+        let failure = AttemptFailure { retry_after, ..AttemptFailure::new(Ending::status(429), "later") };
+        handle.enter(&CallContext::default()).unwrap().fail(&failure);
+        settle().await;
+        let next = handle.enter(&CallContext::default());
+        assert_eq!(next.is_err(), refused, "{retry_after_s} s");
+        if let Err(error) = next {
+            assert_eq!(error.envelope.details["breaker"], "key:local/paid", "{}", error.envelope.message);
+        }
+    }
+}
+
+/// What a client does not take in time is in nobody's figures.
+#[tokio::test(start_paused = true)]
+async fn work_outside_is_logged_with_its_own_time_and_status() {
+    let log = Arc::new(Kept::default());
+    let runtime = builder()
+        .call_log(log.clone())
+        .provider(provider("local"))
+        .guarded(agent("mail", "local"))
+        .start()
+        .await
+        .unwrap();
+    let handle = runtime.agent("mail").unwrap();
+    let mut admission = handle.enter(&CallContext::default()).unwrap();
+    let soon = async { Ok::<_, AttemptFailure>(tokio::time::sleep(Duration::from_millis(20)).await) };
+    admission.wait_for(Part::Head, soon).await.unwrap();
+    admission.answered(201);
+    pass(Duration::from_secs(100)).await;
+    admission.finish(Ending::Success);
+    let records = log.0.lock().unwrap();
+    assert_eq!((records[0].status, records[0].duration_ms), (Some(201), 20));
 }

@@ -80,6 +80,9 @@ async fn requests_of_a_provider_stay_counted_under_another_limit() {
     assert_eq!(passing(&runtime, &local, 1, "RATE_LIMITED").await, 0);
     runtime.reload(limited(None)).await.unwrap();
     assert_eq!(passing(&runtime, &local, 50, "RATE_LIMITED").await, 50, "no limit any more");
+    runtime.reload(limited(None)).await.unwrap();
+    runtime.reload(limited(Some(20))).await.unwrap();
+    assert_eq!(passing(&runtime, &local, 5, "RATE_LIMITED").await, 0, "what was used under the one before still is");
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,6 +115,14 @@ async fn requests_of_features_and_tenants_stay_counted_under_another_limit() {
     runtime.reload(limited(Some(12), Some(50))).await.unwrap();
     let refused = call_with(&runtime, "draft", by("acme")).await;
     assert_eq!((code(&refused), detail(&refused, "limit")), ("RATE_LIMITED".into(), "feature:chat".into()));
+    // The feature's limit goes, then the feature, the tier's goes too; all of it comes back within the minute.
+    for (feature, tier) in [(None, Some(50)), (None, None), (Some(12), Some(5))] {
+        runtime.reload(on(provider("local"), &backend)).await.unwrap();
+        runtime.reload(limited(feature, tier)).await.unwrap();
+    }
+    assert_eq!(passing(&runtime, &by("acme"), 3, "RATE_LIMITED").await, 0);
+    pass(s(60)).await;
+    assert_eq!(passing(&runtime, &by("acme"), 9, "RATE_LIMITED").await, 5);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,6 +141,11 @@ async fn the_hour_of_a_caller_goes_on_under_another_volume_guard() {
     pass(s(60)).await;
     runtime.reload(guarded(Some(1_000))).await.unwrap();
     assert_eq!(passing(&runtime, &acme, 3, "CALL_VOLUME_EXCEEDED").await, 0, "who is shut stays so for its half hour");
+    // Also where the guard goes and comes back meanwhile.
+    runtime.reload(guarded(None)).await.unwrap();
+    assert_eq!(passing(&runtime, &acme, 3, "CALL_VOLUME_EXCEEDED").await, 3);
+    runtime.reload(guarded(Some(1_000))).await.unwrap();
+    assert_eq!(passing(&runtime, &acme, 3, "CALL_VOLUME_EXCEEDED").await, 0);
     assert_eq!(runtime.callers()[0].volume.shut.unwrap().0, shut.0);
     assert!(runtime.lift_caller("tenant:acme").unwrap());
     assert_eq!(passing(&runtime, &acme, 3, "CALL_VOLUME_EXCEEDED").await, 3);
@@ -156,6 +172,28 @@ async fn tokens_of_the_minute_stay_in_a_budget_of_another_size() {
     pass(s(60)).await;
     runtime.reload(budgeted(100_000)).await.unwrap();
     assert_eq!((runtime.token_budget(&account).unwrap().used, code(&call(&runtime, "draft").await)), (0, OK.into()));
+    // The budget goes, then the provider with it, while calls hold some of it; within the minute it is what it was.
+    let (_, held) = hold(&runtime, "draft", &backend, 2).await;
+    let before = runtime.token_budget(&account).unwrap();
+    assert!(before.reserved > 0 && before.used > before.reserved);
+    runtime.reload(on(provider("local"), &backend)).await.unwrap();
+    assert_eq!(runtime.token_budget(&account), None);
+    let elsewhere = Parts::new().provider(provider("other")).agent(agent("draft", "other"), backend.clone());
+    runtime.reload(elsewhere).await.unwrap();
+    pass(s(10)).await;
+    runtime.reload(budgeted(before.used)).await.unwrap();
+    let after = runtime.token_budget(&account).unwrap();
+    assert_eq!((after.limit, after.used, after.reserved), (before.used, before.used, before.reserved));
+    backend.now(Answer::Good);
+    assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED");
+    drop(held);
+    settle().await;
+    assert_eq!(runtime.token_budget(&account).unwrap().reserved, 0);
+    // What is gone for longer than its minute begins anew.
+    runtime.reload(on(provider("local"), &backend)).await.unwrap();
+    pass(s(60)).await;
+    runtime.reload(budgeted(100_000)).await.unwrap();
+    assert_eq!(runtime.token_budget(&account).unwrap().used, 0);
 }
 
 fn adaptive(min: u32, max: u32) -> ProviderSettings {

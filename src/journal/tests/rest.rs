@@ -23,7 +23,7 @@ use crate::{
     },
     policy::breaker::settings::Mode,
     runtime::{
-        journal::{DeadCause, DeadLetter, Journal as _, RunOwner},
+        journal::{DeadCause, DeadLetter, Journal as _, RunOwner, ShutCaller},
         ports::CallLog as _,
     },
 };
@@ -91,6 +91,51 @@ async fn operator_modes_outlive_the_process() {
     journal.close().await;
     let wanted = vec![set("a", Mode::ForcedOpen, "drill"), set("c", Mode::MetricsOnly, "drill")];
     assert_eq!(place.open().operator_modes().await, Ok(wanted));
+}
+
+#[tokio::test]
+async fn callers_who_are_shut_outlive_the_process_and_go_in_time() {
+    let place = Place::new();
+    let journal = place.open();
+    let caller = |name: &str, since_ms, calls| ShutCaller {
+        name: name.into(),
+        since_ms,
+        seconds: (0..3_600).map(|second| (since_ms - (3_600 - second) * 1_000, calls)).collect(),
+    };
+    for shut in
+        [caller("key:a", T0, 1), caller("tenant:acme", T0, 2), caller("local", T0, 3), caller("key:a", T0 + 1, 4)]
+    {
+        journal.keep_shut(shut);
+    }
+    journal.forget_shut("tenant:acme");
+    journal.forget_shut("tenant:nobody");
+    journal.close().await;
+    let journal = place.open();
+    let mut kept = journal.shut_callers().await.unwrap();
+    kept.sort_by(|one, other| one.name.cmp(&other.name));
+    assert_eq!(kept, [caller("key:a", T0 + 1, 4), caller("local", T0, 3)]);
+    // A day and an hour later none can be shut any more, whatever is configured.
+    place.pass_ms(25 * 3_600 * 1_000);
+    journal.tidy().await.unwrap();
+    assert_eq!(journal.shut_callers().await.unwrap().len(), 2);
+    place.pass_ms(2);
+    journal.tidy().await.unwrap();
+    assert_eq!(journal.shut_callers().await, Ok(Vec::new()));
+}
+
+/// What is damaged of one caller holds nobody else up.
+#[tokio::test]
+async fn a_damaged_caller_begins_anew() {
+    let place = Place::new();
+    let journal = place.open();
+    for name in ["key:a", "key:b"] {
+        journal.keep_shut(ShutCaller { name: name.into(), since_ms: T0, seconds: vec![(T0, 1); 100] });
+    }
+    journal.close().await;
+    let damage = "UPDATE shut_caller SET seconds = x'01ff' WHERE caller = 'key:a'";
+    rusqlite::Connection::open(place.path()).unwrap().execute_batch(damage).unwrap();
+    let kept = place.open().shut_callers().await.unwrap();
+    assert_eq!(kept.iter().map(|caller| caller.name.as_str()).collect::<Vec<_>>(), ["key:b"]);
 }
 
 #[tokio::test]
@@ -273,7 +318,7 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     // As version 3 of the file had it.
     let old =
         "CREATE TABLE before AS SELECT day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens,
-        output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage;
+        output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage; DROP TABLE shut_caller;
         PRAGMA user_version = 3;";
     rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
     let journal = place.open();

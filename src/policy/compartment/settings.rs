@@ -31,7 +31,7 @@ pub const CLASSES: [&str; 5] = ["critical", "interactive", "standard", "batch", 
 pub const CLASS_USUAL: &str = "standard";
 
 /// Which tokens a budget counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum CountedTokens {
     /// Prompt and output.
     #[default]

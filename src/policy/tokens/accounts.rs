@@ -97,39 +97,40 @@ impl Accounts {
     /// The budgets of these compartments, and of providers by name.
     pub fn new(settings: &CompartmentSettings, providers: &[(Name, Rates)]) -> Self {
         let mut accounts = Self::default();
-        accounts.configure(settings, providers);
+        accounts.configure(settings, providers, Timestamp::ZERO);
         accounts
     }
 
-    /// Takes over other settings in place: what is in a budget's window stays there.
-    pub fn configure(&mut self, settings: &CompartmentSettings, providers: &[(Name, Rates)]) {
+    /// Takes over other settings in place: what is in a budget's window stays there, also where the budget goes and comes back meanwhile.
+    pub fn configure(&mut self, settings: &CompartmentSettings, providers: &[(Name, Rates)], now: Timestamp) {
         self.epoch += 1;
+        self.shelf.forget_rested(now);
         let mut before = std::mem::take(&mut self.providers);
         for (name, rates) in providers {
-            let account = self.shelf.renew(before.remove(name), *rates, || AccountId::Provider(name.clone()));
+            let account = self.shelf.renew(before.remove(name), *rates, now, || AccountId::Provider(name.clone()));
             self.providers.extend(account.map(|account| (name.clone(), account)));
         }
         for gone in before.into_values() {
-            self.shelf.remove(gone);
+            self.shelf.rest(gone, now);
         }
         let mut before = std::mem::take(&mut self.features);
         for feature in &settings.features {
             let old = before.remove(&feature.name).and_then(|feature| feature.account);
-            let account = self.shelf.renew(old, feature.rates, || AccountId::Feature(feature.name.clone()));
+            let account = self.shelf.renew(old, feature.rates, now, || AccountId::Feature(feature.name.clone()));
             self.features.insert(feature.name.clone(), Feature { account, ratio: feature.ratio });
         }
         for gone in before.into_values().filter_map(|gone| gone.account) {
-            self.shelf.remove(gone);
+            self.shelf.rest(gone, now);
         }
         self.usual_feature = match &settings.unknown_feature {
             UnknownFeature::Refused => None,
             UnknownFeature::Is(name) => Some(name.clone()),
         };
         self.tenants_max = settings.tenants_max as usize;
-        self.configure_tenants(settings);
+        self.configure_tenants(settings, now);
     }
 
-    fn configure_tenants(&mut self, settings: &CompartmentSettings) {
+    fn configure_tenants(&mut self, settings: &CompartmentSettings, now: Timestamp) {
         let tier_of = |name: &Name| settings.tiers.iter().position(|tier| tier.name == *name);
         self.tiers.clone_from(&settings.tiers);
         let known = settings.tenants.iter();
@@ -144,17 +145,17 @@ impl Accounts {
             let tier = self.tenant_of(Some(&name)).and_then(|(_, tier)| Some((tier, self.tiers.get(tier)?)));
             let Some((tier, settings)) = tier else {
                 for gone in tenant.accounts() {
-                    self.shelf.remove(gone);
+                    self.shelf.rest(gone, now);
                 }
                 continue;
             };
             tenant.tier = tier;
             let id = || AccountId::Tenant(Arc::clone(&name));
-            tenant.account = self.shelf.renew(tenant.account.take(), settings.rates, id);
+            tenant.account = self.shelf.renew(tenant.account.take(), settings.rates, now, id);
             for (feature, cell) in std::mem::take(&mut tenant.cells) {
                 let ratio = self.features.get(&feature).and_then(|feature| feature.ratio);
                 let id = || AccountId::Cell(feature.clone(), Arc::clone(&name));
-                let renewed = self.shelf.renew(Some(cell), cell_rates(settings, ratio), id);
+                let renewed = self.shelf.renew(Some(cell), cell_rates(settings, ratio), now, id);
                 tenant.cells.extend(renewed.map(|cell| (feature.clone(), cell)));
             }
             self.tenants.insert(name, tenant);
@@ -191,7 +192,7 @@ impl Accounts {
     /// Puts the real use in place of what was reserved; zeros where nothing was sent.
     pub fn settle(&mut self, held: Held, prompt: u64, output: u64, now: Timestamp) {
         for (at, reservation) in held.parts.into_iter().flatten() {
-            // A budget that a reload has removed is gone with what it held.
+            // A budget that went longer than a minute ago holds nothing any more.
             let Some((account, _)) = self.shelf.get_mut(at) else { continue };
             let used = account.amount(prompt, output);
             account.budget.settle(reservation, used, now);
@@ -215,6 +216,7 @@ impl Accounts {
 
     /// The budgets that have a configured name: providers' and features'.
     pub fn show(&mut self, now: Timestamp) -> Vec<Shown> {
+        self.shelf.forget_rested(now);
         let of_features = self.features.values().filter_map(|feature| feature.account);
         let all: Vec<AccountRef> = self.providers.values().copied().chain(of_features).collect();
         all.into_iter().filter_map(|at| self.shown(at, now)).collect()

@@ -36,7 +36,7 @@ pub struct Drawer<'a> {
 }
 
 /// Whose budget.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AccountId {
     /// A provider's.
     Provider(Name),

@@ -60,7 +60,7 @@ impl ToldBudgets {
         }
     }
 
-    /// Providers that are gone, or have a budget of ours now, are not held to what was said.
+    /// Providers that have a budget of ours now are not held to what was said. Those that are gone may come back within the minute.
     pub fn keep(&mut self, is_kept: impl Fn(&Name) -> bool) {
         self.words.retain(|provider, _| is_kept(provider));
     }

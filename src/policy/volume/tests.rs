@@ -192,3 +192,30 @@ proptest! {
         }
     }
 }
+
+/// Shut, kept in words, and gone on with by another process: it opens when it would have opened.
+#[test]
+fn a_shut_guard_goes_on_from_what_it_remembers() {
+    let settings = VolumeSettings::of_calls(100);
+    for apart in [1_000, 400, 30_000] {
+        let mut guard = VolumeGuard::default();
+        let admitted = (0..110).filter(|index| admits(&mut guard, settings, 7_250 + index * apart)).count();
+        assert!(admitted == 100 && guard.is_shut());
+        let memory = guard.memory().unwrap();
+        let mut restored = VolumeGuard::remembering(&memory);
+        assert_eq!(restored.memory().as_ref(), Some(&memory), "nothing is lost on the way");
+        let opens = |guard: &mut VolumeGuard| {
+            (7_250..10_000_000).step_by(250).find(|now| guard.look(&settings, at(110 * apart + now)).is_ok())
+        };
+        assert_eq!(opens(&mut restored), opens(&mut guard), "{apart}");
+        // Another clock's zero lies within one of its seconds.
+        let shifted = ShutMemory {
+            since: memory.since.after(Duration::from_millis(300)),
+            seconds: memory.seconds.iter().map(|(at, calls)| (at.after(Duration::from_millis(300)), *calls)).collect(),
+        };
+        let mut late = VolumeGuard::remembering(&shifted);
+        let (late, right) = (opens(&mut late).unwrap(), opens(&mut VolumeGuard::remembering(&memory)).unwrap());
+        assert!((right..=right + 1_300).contains(&late), "{late} of {right}");
+    }
+    assert_eq!(VolumeGuard::default().memory(), None, "one that is open begins its hour anew");
+}

@@ -11,7 +11,7 @@ use crate::{
         reply::{AttemptFailure, Reply},
     },
     policy::{
-        fallback::{Content, elsewhere},
+        fallback::{Content, Elsewhere, elsewhere},
         retry::Stop,
     },
     runtime::{
@@ -31,6 +31,8 @@ impl Call {
         let stopped = matches!(failure.ending, Ending::Cancelled { .. }) && self.shared.aborting.is_cancelled();
         if stopped {
             Refusal::ShuttingDown.to_envelope(name).with_detail("attempts", attempts)
+        } else if let Some(refusal) = &self.refusal {
+            refusal.to_envelope(name).with_detail("attempts", attempts)
         } else if self.killed == Killed::Twice {
             Refusal::DeadLetter.to_envelope(name).with_detail("attempts", attempts)
         } else {
@@ -100,7 +102,10 @@ impl Call {
                     degraded: None,
                     deferred: None,
                     content,
-                    elsewhere: elsewhere(&ending, content, self.agent.keyed),
+                    elsewhere: match &self.refusal {
+                        Some(refusal) => refusal.passed_over_for().map_or(Elsewhere::MayNot, Elsewhere::May),
+                        None => elsewhere(&ending, content, self.agent.keyed),
+                    },
                 })
             }
         };

@@ -207,7 +207,7 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
 
 /// The rest takes its new settings where it stands; it names agents, which are there by now.
 fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
-    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers);
+    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers, shared.now());
     *lock(&shared.run_caps) = parts.run_caps;
     shared.callers.change(parts.callers);
     shared.overload.change(parts.compartments.shedding.clone(), shared.now());

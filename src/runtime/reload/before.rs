@@ -103,10 +103,17 @@ impl Before {
         clock: &Arc<dyn Clock>,
     ) -> Option<Arc<Rate>> {
         let per_minute = settings.rates.requests_per_minute.and_then(NonZeroU32::new)?;
-        let known = self.provider(&settings.name).and_then(|known| known.rate.as_ref()).map(Arc::clone);
-        let rate = known.unwrap_or_else(|| Arc::new(Rate::new(name(), per_minute, Arc::clone(clock))));
+        let rate = self
+            .rate_known(&settings.name)
+            .unwrap_or_else(|| Arc::new(Rate::new(name(), per_minute, Arc::clone(clock))));
         rate.change_limit(per_minute);
         Some(rate)
+    }
+
+    /// A provider's requests a minute as they were counted under its last limit.
+    pub(crate) fn rate_known(&self, provider: &Name) -> Option<Arc<Rate>> {
+        let known = self.provider(provider)?;
+        known.rate.as_ref().or(known.rate_at_rest.as_ref()).map(Arc::clone)
     }
 
     /// A provider's adaptive limit and what it has learnt, if it had one.

@@ -57,6 +57,8 @@ pub struct Caller {
     pub ladder: LadderUse,
     /// Trace and language.
     pub facts: RequestFacts,
+    /// What its headers name: a body may name the same, not another one.
+    in_headers: Named,
 }
 
 /// What a request names beside its content, before it is known whether it may.
@@ -70,6 +72,26 @@ pub struct Named {
     pub priority: Option<String>,
     /// The user.
     pub user: Option<String>,
+}
+
+impl Named {
+    /// A request that names one in a header and another one in its body is nobody's in particular.
+    fn check_against(&self, body: &Self) -> Result<(), Failure> {
+        for (what, header, in_header, in_body) in [
+            ("tenant", contract::TENANT, &self.tenant, &body.tenant),
+            ("feature", contract::FEATURE, &self.feature, &body.feature),
+            ("priority", contract::PRIORITY, &self.priority, &body.priority),
+            ("user", USER, &self.user, &body.user),
+        ] {
+            if let (Some(in_header), Some(in_body)) = (in_header, in_body)
+                && in_header != in_body
+            {
+                let message = format!("header {header} names {what} {in_header:?}, the body names {in_body:?}");
+                return Err(Failure::invalid(message));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Caller {
@@ -98,9 +120,14 @@ impl Caller {
         self.key.as_ref().map(|key| key.name.as_str())
     }
 
-    /// The same caller for what a request's body names; refused where the key does not allow it. What the body leaves out stays as the
-    /// headers said.
-    pub fn naming(mut self, named: Named) -> Result<Self, Failure> {
+    /// The same caller for what a request's body names; refused where the key does not allow it, or a header names another one. What the
+    /// body leaves out stays as the headers said.
+    pub fn naming(self, named: Named) -> Result<Self, Failure> {
+        self.in_headers.check_against(&named)?;
+        self.named(named)
+    }
+
+    fn named(mut self, named: Named) -> Result<Self, Failure> {
         let key = self.key.as_deref();
         if let Some(tenant) = named.tenant {
             self.tenant = Some(allowed_tenant(key, tenant)?);
@@ -196,6 +223,7 @@ fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) ->
     };
     let own = |name: Option<&Name>| name.map(Name::to_string);
     let caller = Caller {
+        in_headers: named.clone(),
         tenant: own(key.as_ref().and_then(|key| key.tenant.as_ref())),
         feature: own(key.as_ref().and_then(|key| key.feature.as_ref())),
         priority: key.as_ref().and_then(|key| lower_than_usual(key)),
@@ -205,11 +233,15 @@ fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) ->
         facts,
         key,
     };
-    caller.naming(named)
+    caller.named(named)
 }
 
 fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Failure> {
-    let Some(value) = headers.get(name) else { return Ok(None) };
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if let Some(other) = values.find(|other| *other != value) {
+        return Err(Failure::invalid(format!("header {name} is there twice: {value:?} and {other:?}")));
+    }
     let text = std::str::from_utf8(value.as_bytes()).map(str::trim);
     text.map(|text| Some(text.to_owned())).map_err(|_| Failure::invalid(format!("header {name} is not UTF-8")))
 }

@@ -29,6 +29,7 @@ use crate::{
             query::{InPath, idempotency_key},
             sse,
             told::Told,
+            trace::RequestFacts,
         },
         caps::{BodyRoom, Place},
         state::AppState,
@@ -90,7 +91,10 @@ pub(crate) async fn call(
             drop(place);
             Ok(plain(&name, begun, result))
         }
-        Some(deltas) => Ok(streamed(&state, name, begun, Streaming { calling, deltas, ended: None, place }).await),
+        Some(deltas) => {
+            Ok(streamed(&state, name, begun, Streaming { calling, deltas, ended: None, facts: caller.facts, place })
+                .await)
+        }
     }
 }
 
@@ -148,6 +152,7 @@ struct Streaming {
     calling: Calling,
     deltas: mpsc::Receiver<String>,
     ended: Option<Result<CallReply, CallError>>,
+    facts: RequestFacts,
     #[allow(dead_code, reason = "held for its drop")]
     place: (Place, BodyRoom),
 }
@@ -198,7 +203,10 @@ async fn streamed(state: &AppState, agent: String, begun: Instant, mut streaming
         match next {
             Next::Delta(text) => Some((sse::data(&json!({ "delta": text })), Some((streaming, None)))),
             Next::Ended(Ok(reply)) => Some((sse::data(&closing(&reply)), None)),
-            Next::Ended(Err(error)) => Some((sse::named("error", &error.envelope.to_wire()), None)),
+            Next::Ended(Err(error)) => {
+                let envelope = streaming.facts.dressed(*error.envelope);
+                Some((sse::named("error", &envelope.to_wire()), None))
+            }
             Next::Gone => None,
         }
     });

@@ -27,9 +27,7 @@ pub async fn dress(State(state): State<AppState>, mut request: Request, next: Ne
 fn dressed(mut answer: Response, facts: &RequestFacts) -> Response {
     let Some(mut failure) = answer.extensions_mut().remove::<Failure>() else { return answer };
     let shape = answer.extensions_mut().remove::<ErrorShape>();
-    let mut envelope = failure.envelope.in_language(facts.language);
-    envelope.trace_id.get_or_insert_with(|| facts.trace_id.clone());
-    *failure.envelope = envelope;
+    *failure.envelope = facts.dressed(*failure.envelope);
     let mut written = failure.to_response(shape.as_ref());
     // What the way out added (CORS, Allow, our own headers) stays.
     for (name, value) in answer.headers() {

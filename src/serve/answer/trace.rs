@@ -8,7 +8,7 @@ use axum::{
 };
 
 use crate::{
-    model::{contract, language::Language},
+    model::{contract, envelope::Envelope, language::Language},
     serve::state::AppState,
 };
 
@@ -30,9 +30,17 @@ impl RequestFacts {
         let given =
             headers.get(contract::TRACEPARENT).and_then(|value| value.to_str().ok()).filter(|text| is_trace(text));
         let traceparent = given.map_or_else(fresh_trace, str::to_owned);
-        let trace_id = traceparent.get(3..35).unwrap_or_default().to_owned();
+        let trace_id = contract::trace_id_of(Some(&traceparent)).unwrap_or_default();
         let language = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
         Self { trace_id, traceparent, language: language.and_then(language_of).unwrap_or(usual) }
+    }
+
+    /// An envelope as this request is to see it: in its language, and with its trace.
+    #[must_use]
+    pub fn dressed(&self, envelope: Envelope) -> Envelope {
+        let mut envelope = envelope.in_language(self.language);
+        envelope.trace_id.get_or_insert_with(|| self.trace_id.clone());
+        envelope
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{
         relay::{RelayBegan, RelayPiece},
     },
     serve::{
-        answer::{failure::Failure, told::Told},
+        answer::{failure::Failure, told::Told, trace::RequestFacts},
         caps::{BodyRoom, Place},
     },
 };
@@ -42,6 +42,8 @@ pub(super) struct UnderWay {
     pub(super) pieces: mpsc::Receiver<RelayPiece>,
     pub(super) agent: String,
     pub(super) started: Instant,
+    /// Trace and language of its request, which an error event names as any error does.
+    pub(super) facts: RequestFacts,
     /// Given back when the answer is out, or nobody wants it any more.
     #[allow(dead_code, reason = "held for its drop")]
     pub(super) held: (Place, BodyRoom),
@@ -171,7 +173,7 @@ async fn next(under_way: &mut UnderWay, call: &mut Call) -> Option<Bytes> {
             return match under_way.pieces.try_recv() {
                 Ok(RelayPiece::Frame(frame)) => Some(frame),
                 Ok(_) => continue,
-                Err(_) => error.take().map(|error| error_event(&error)),
+                Err(_) => error.take().map(|error| error_event(error, &under_way.facts)),
             };
         }
         let alive = matches!(call, Call::Waits);
@@ -194,6 +196,6 @@ async fn next(under_way: &mut UnderWay, call: &mut Call) -> Option<Bytes> {
 }
 
 /// The last that a client hears of a stream that failed: no mark of an end follows.
-fn error_event(error: &CallError) -> Bytes {
-    Bytes::from(format!("data: {}\n\n", in_openai_words(&error.envelope)))
+fn error_event(error: CallError, facts: &RequestFacts) -> Bytes {
+    Bytes::from(format!("data: {}\n\n", in_openai_words(&facts.dressed(*error.envelope))))
 }

@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     models::{self, Gateway},
-    pass, relay_routes, shape,
+    pass, pass_description, relay_routes, shape,
 };
 use crate::serve::state::AppState;
 
@@ -43,7 +43,7 @@ pub fn routes(gateway: impl Into<GatewayDoor>) -> OpenApiRouter<AppState> {
         .routes(routes!(models::show_model))
         .layer(middleware::map_response(shape::mark))
         .layer(gateway.clone());
-    let passed = OpenApiRouter::new()
+    let passed = OpenApiRouter::with_openapi(pass_description::description())
         // The root of a service has two names, and neither of them is a path behind it.
         .route("/agents/{name}", any(pass::pass))
         .route("/agents/{name}/", any(pass::pass))

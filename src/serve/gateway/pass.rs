@@ -1,36 +1,28 @@
 //! `ANY /agents/{name}/{path}`: an existing service's bytes pass through its agent's guards unchanged. Nothing is repeated and no other
 //! target is asked; the answer is judged by its status and by what an error in it says.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Extension,
-    body::{Body, Bytes, HttpBody as _},
+    body::HttpBody as _,
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
-use futures_util::stream;
-use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
-    model::{
-        contract,
-        facts::{Ending, TimeoutKind},
-        reply::AttemptFailure,
-    },
+    model::{contract, facts::Ending, reply::AttemptFailure},
     policy::verdict::Keyed,
-    runtime::{handle::AgentHandle, outside::Admission, refusal::failure_envelope},
+    runtime::{outside::Part, refusal::failure_envelope},
     serve::{
         access::caller::Caller,
         answer::{body::read_whole, failure::Failure, query::InPath},
-        caps::Place,
         state::AppState,
     },
-    transport::{pass_on::PassedOn, wire::ERROR_BODY_BYTES_MAX},
 };
 
-use super::models::Gateway;
+use super::{models::Gateway, passing::Passing};
 
 /// Headers of one connection, not of a message.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -54,8 +46,8 @@ pub(crate) struct ServicePath {
 pub(crate) async fn pass(
     State(state): State<AppState>,
     Extension(gateway): Extension<Arc<Gateway>>,
-    InPath(ServicePath { name }): InPath<ServicePath>,
     caller: Caller,
+    InPath(ServicePath { name }): InPath<ServicePath>,
     request: Request,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
@@ -71,80 +63,28 @@ pub(crate) async fn pass(
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let mut admission = handle.enter(&caller.call_context(&*runtime.clock(), None))?;
-    let (bound, slow_call) = (Bound::of(&handle, caller.deadline), handle.slow_call());
     drop(runtime);
     let headers = onward(&parts.headers, &caller, &state);
     let sent = service.pass_on(parts.method, &path, headers, (!is_empty).then(|| body.bytes.clone()));
     let answered = tokio::select! {
-        answered = bound.within(grown_old_after(slow_call, &mut admission, sent)) => answered,
+        answered = admission.wait_for(Part::Head, sent) => answered,
         () = state.ending.last_words.cancelled() => return Err(Failure::shutting_down()),
     };
     drop(body);
-    match answered {
+    let failure = match answered {
         // Nobody asked for it: what would follow is no answer.
         Ok(passed) if passed.status() == StatusCode::SWITCHING_PROTOCOLS.as_u16() => {
-            admission.finish(Ending::BadReply);
-            let failure = AttemptFailure::new(Ending::BadReply, "the service switches protocols, unasked");
-            Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
+            AttemptFailure::new(Ending::BadReply, "the service switches protocols, unasked")
         }
         Ok(passed) => {
-            let passing = Passing { passed, admission: Some(admission), kept: Vec::new(), bound, slow_call, place };
-            Ok(answer_of(passing, agent.as_str()))
+            let passing =
+                Passing::begin(passed, admission, agent, state.ending.last_words.clone(), caller.facts, place);
+            return Ok(passing.into_answer());
         }
-        Err(failure) => {
-            admission.finish(failure.ending.clone());
-            Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
-        }
-    }
-}
-
-/// How long one exchange may take.
-#[derive(Debug, Clone, Copy)]
-struct Bound {
-    until: Instant,
-    /// The longest that nothing may come once an answer has begun.
-    stall: Option<Duration>,
-    longest: Duration,
-    /// The caller's own deadline is what ends it: no failure of the agent.
-    is_callers: bool,
-}
-
-impl Bound {
-    fn of(handle: &AgentHandle, deadline: Option<Duration>) -> Self {
-        let own = handle.attempt_timeout();
-        let is_callers = deadline.is_some_and(|deadline| deadline < own);
-        let longest = deadline.map_or(own, |deadline| deadline.min(own));
-        Self { until: Instant::now() + longest, stall: handle.stall_timeout(), longest, is_callers }
-    }
-
-    fn late(&self) -> AttemptFailure {
-        let seconds = self.longest.as_secs_f64();
-        if self.is_callers {
-            return AttemptFailure::new(Ending::DeadlineCut, format!("the deadline of {seconds} s has passed"));
-        }
-        let ending = Ending::Timeout { timeout: TimeoutKind::Attempt };
-        AttemptFailure::new(ending, format!("no whole answer within {seconds} s"))
-    }
-
-    /// `work`, unless the exchange takes too long.
-    async fn within<T>(&self, work: impl Future<Output = Result<T, AttemptFailure>>) -> Result<T, AttemptFailure> {
-        timeout_at(self.until, work).await.unwrap_or_else(|_| Err(self.late()))
-    }
-
-    /// The same for a piece of an answer, which may not be waited for as long as the whole.
-    async fn piece_within<T>(
-        &self,
-        work: impl Future<Output = Result<T, AttemptFailure>>,
-    ) -> Result<T, AttemptFailure> {
-        let stalled = || {
-            let ending = Ending::Timeout { timeout: TimeoutKind::Stall };
-            Err(AttemptFailure::new(ending, "the answer stalled".to_owned()))
-        };
-        match self.stall {
-            None => self.within(work).await,
-            Some(stall) => self.within(async { timeout(stall, work).await.unwrap_or_else(|_| stalled()) }).await,
-        }
-    }
+        Err(failure) => failure,
+    };
+    admission.fail(&failure);
+    Err(failure_envelope(&failure, agent.as_str(), Keyed::No, 1).into())
 }
 
 /// The path behind the agent's name as it was sent, with its query. Nothing in it can climb out of the service's own base.
@@ -194,7 +134,8 @@ fn onward(given: &HeaderMap, caller: &Caller, state: &AppState) -> HeaderMap {
     headers
 }
 
-fn without_hop_by_hop(given: &HeaderMap) -> HeaderMap {
+/// Headers without those of one connection.
+pub(super) fn without_hop_by_hop(given: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = given
         .get_all(header::CONNECTION)
         .iter()
@@ -203,71 +144,4 @@ fn without_hop_by_hop(given: &HeaderMap) -> HeaderMap {
         .collect();
     let stays = |name: &HeaderName| !HOP_BY_HOP.contains(name) && !named.iter().any(|other| other == name.as_str());
     given.iter().filter(|(name, _)| stays(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
-}
-
-/// Waits for `work`, and counts it as slow from the threshold on.
-async fn grown_old_after<T>(slow_call: Duration, admission: &mut Admission, work: impl Future<Output = T>) -> T {
-    tokio::pin!(work);
-    // Exactly the threshold is not slow yet.
-    if let Ok(done) = timeout(slow_call.saturating_add(Duration::from_millis(1)), &mut work).await {
-        done
-    } else {
-        admission.grow_old();
-        work.await
-    }
-}
-
-/// An answer that is being passed on, with everything that is held until it has ended.
-struct Passing {
-    passed: PassedOn,
-    /// `None` once it was judged.
-    admission: Option<Admission>,
-    kept: Vec<u8>,
-    bound: Bound,
-    slow_call: Duration,
-    #[allow(dead_code, reason = "held for its drop")]
-    place: Place,
-}
-
-fn answer_of(passing: Passing, agent: &str) -> Response {
-    let status = StatusCode::from_u16(passing.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-    let mut headers = without_hop_by_hop(&passing.passed.headers);
-    if let Ok(value) = HeaderValue::from_str(agent) {
-        headers.insert(HeaderName::from_static(contract::AGENT), value);
-    }
-    let body = stream::unfold(passing, |mut passing| async move {
-        let piece = passing.next().await?;
-        Some((piece, passing))
-    });
-    let mut answer = Response::new(Body::from_stream(body));
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    answer
-}
-
-impl Passing {
-    /// The next piece. The answer is judged when its last one is out, or when it breaks.
-    async fn next(&mut self) -> Option<Result<Bytes, std::io::Error>> {
-        let admission = self.admission.as_mut()?;
-        let piece = grown_old_after(self.slow_call, admission, self.passed.piece());
-        match self.bound.piece_within(piece).await {
-            Ok(Some(piece)) => {
-                admission.content();
-                let room = ERROR_BODY_BYTES_MAX.saturating_sub(self.kept.len());
-                if self.passed.is_telling() {
-                    self.kept.extend_from_slice(piece.get(..room).unwrap_or(&piece));
-                }
-                Some(Ok(piece))
-            }
-            Ok(None) => {
-                let ending = self.passed.ending(&self.kept);
-                self.admission.take()?.finish(ending);
-                None
-            }
-            Err(failure) => {
-                self.admission.take()?.finish(failure.ending);
-                Some(Err(std::io::Error::other("the service's answer broke off")))
-            }
-        }
-    }
 }

@@ -106,6 +106,7 @@ async fn relayed(
         pieces,
         agent: agent.to_string(),
         started,
+        facts: caller.facts,
         held: (place, body.room),
     };
     Ok(match form {

@@ -63,7 +63,10 @@ impl HttpBody for AnswerBody {
                 Err(trailers) => trailers,
             })),
             Some(Err(error)) => Some(Err(error.into())),
-            None => None,
+            None => {
+                self.turn.is_whole();
+                None
+            }
         })
     }
 

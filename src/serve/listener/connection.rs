@@ -13,9 +13,9 @@ use std::{
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, HttpBody as _},
     extract::ConnectInfo,
-    http::{HeaderValue, Request, Response, StatusCode, header},
+    http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, uri::Authority},
 };
 use futures_util::FutureExt as _;
 use hyper::body::Incoming;
@@ -80,8 +80,17 @@ pub(super) struct Bounds {
 /// Serves one connection until its end.
 pub(super) async fn serve_connection(caller: Caller, talk: Arc<Talk>, routes: Router, bounds: Bounds) {
     run(&caller, &talk, routes, &bounds).await;
+    break_off(&caller.socket, &talk);
     if talk.is_refused() {
         linger(&caller.socket).await;
+    }
+}
+
+/// Has a connection that is closed now end with an error, where its end would make a part of an answer look whole.
+pub(super) fn break_off(socket: &TcpStream, talk: &Talk) {
+    if talk.is_open_ended() {
+        // A socket that does not take it is gone already.
+        let _ = socket.set_zero_linger();
     }
 }
 
@@ -188,6 +197,7 @@ async fn answer(
 ) -> Result<Response<AnswerBody>, Infallible> {
     let turn = talk.begin();
     let facts = RequestFacts::of(request.headers(), settings.language);
+    let knows_lengths_only = request.version() == Version::HTTP_10 && request.method() != Method::HEAD;
     let mut answer = if let Err(envelope) = check_head(&request, &settings) {
         refuse(&talk, envelope, &facts)
     } else {
@@ -217,6 +227,11 @@ async fn answer(
     if talk.activity.is_http1() && (seat == Seat::Reserve || leaving.load(Ordering::Acquire)) {
         answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    let has_length =
+        answer.headers().contains_key(header::CONTENT_LENGTH) || answer.body().size_hint().exact().is_some();
+    if knows_lengths_only && !has_length {
+        turn.ends_with_connection();
+    }
     Ok(answer.map(|body| AnswerBody::new(body, turn)))
 }
 
@@ -235,6 +250,7 @@ fn check_head(request: &Request<Incoming>, settings: &ListenerSettings) -> Resul
         let message = format!("the target has {target} bytes, {} are allowed", settings.target_bytes_max);
         return Err(refusal::invalid(StatusCode::URI_TOO_LONG, message));
     }
+    check_host(request)?;
     let headers = request.headers();
     if headers.len() > settings.headers_max as usize {
         let message = format!("{} headers, {} are allowed", headers.len(), settings.headers_max);
@@ -246,6 +262,30 @@ fn check_head(request: &Request<Incoming>, settings: &ListenerSettings) -> Resul
         return Err(refusal::invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, message));
     }
     Ok(())
+}
+
+/// HTTP/1.1 names the host it means, once (RFC 9112, 3.2): who names none, or two, is understood differently along the way.
+fn check_host(request: &Request<Incoming>) -> Result<(), Envelope> {
+    let refused = |message: String| Err(refusal::invalid(StatusCode::BAD_REQUEST, message));
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let (host, others) = (hosts.next(), hosts.count());
+    let Some(host) = host else {
+        return if request.version() == Version::HTTP_11 {
+            refused("the Host header is missing".to_owned())
+        } else {
+            Ok(())
+        };
+    };
+    if others > 0 {
+        return refused(format!("{} Host headers, one is allowed", others + 1));
+    }
+    // An empty one is what a request says whose target has no host either.
+    let is_host = |host: &[u8]| !host.contains(&b'@') && Authority::try_from(host).is_ok();
+    if host.is_empty() || is_host(host.as_bytes()) {
+        Ok(())
+    } else {
+        refused("the Host header names no host".to_owned())
+    }
 }
 
 /// A head that did not come in time is answered where that can be said in HTTP/1.

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    connection::{Bounds, Caller, linger, serve_connection, write_last},
+    connection::{Bounds, Caller, break_off, linger, serve_connection, write_last},
     places::{Full, Place, Places},
     refusal,
     settings::ListenerSettings,
@@ -163,7 +163,8 @@ impl Door {
         let door = Arc::clone(self);
         self.connections.spawn(async move {
             let talk = Talk::open(door.settings.language);
-            let caller = Caller { socket: Arc::new(socket), peer, seat: place.seat };
+            let socket = Arc::new(socket);
+            let caller = Caller { socket: Arc::clone(&socket), peer, seat: place.seat };
             let bounds = Bounds {
                 settings: Arc::clone(&door.settings),
                 leaving: Arc::clone(&door.leaving),
@@ -174,9 +175,12 @@ impl Door {
             let mut serving = std::pin::pin!(serving);
             tokio::select! {
                 () = serving.as_mut() => {}
-                () = door.aborting.cancelled() => if talk.is_busy() {
-                    door.cut.fetch_add(1, Ordering::AcqRel);
-                },
+                () = door.aborting.cancelled() => {
+                    if talk.is_busy() {
+                        door.cut.fetch_add(1, Ordering::AcqRel);
+                    }
+                    break_off(&socket, &talk);
+                }
             }
             drop(place);
         });

@@ -26,6 +26,7 @@ pub(super) struct Talk {
     is_answering: AtomicBool,
     has_line: AtomicBool,
     is_refused: AtomicBool,
+    is_open_ended: AtomicBool,
     /// Since when a piece that was handed out is not followed by a wish for the next one.
     handed_out: Mutex<HashMap<u64, Instant>>,
 }
@@ -49,6 +50,7 @@ impl Talk {
             is_answering: AtomicBool::new(false),
             has_line: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
+            is_open_ended: AtomicBool::new(false),
             handed_out: Mutex::new(HashMap::new()),
         })
     }
@@ -99,6 +101,12 @@ impl Talk {
         self.is_refused.load(Ordering::Acquire)
     }
 
+    /// Whether an answer is under way whose end nothing but the connection's tells: closed in the middle of it, as connections are, it
+    /// would look whole.
+    pub(super) fn is_open_ended(&self) -> bool {
+        self.is_open_ended.load(Ordering::Acquire)
+    }
+
     /// Whether some answer's next piece has been waited for longer than `limit`. HTTP/2 clients can hold a single answer back without
     /// holding the socket back.
     pub(super) fn is_stalled(&self, limit: Duration) -> bool {
@@ -108,6 +116,16 @@ impl Talk {
 }
 
 impl Turn {
+    /// Nothing but the end of the connection will tell the end of the answer that begins.
+    pub(super) fn ends_with_connection(&self) {
+        self.talk.is_open_ended.store(true, Ordering::Release);
+    }
+
+    /// The answer has been handed out as a whole.
+    pub(super) fn is_whole(&self) {
+        self.talk.is_open_ended.store(false, Ordering::Release);
+    }
+
     /// The connection wants the next piece.
     pub(super) fn is_wanted(&self) {
         self.talk.handed_out.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);

@@ -59,6 +59,10 @@ fn endless(pieces: &Arc<AtomicUsize>) -> Body {
     }))
 }
 
+fn first_piece() -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
+    stream::iter([Ok(Bytes::from_static(b"first"))])
+}
+
 fn routes(pieces: Arc<AtomicUsize>) -> Router {
     Router::new()
         .route("/ok", get(async || "ok"))
@@ -76,6 +80,8 @@ fn routes(pieces: Arc<AtomicUsize>) -> Router {
         .route("/never", get(std::future::pending::<()>))
         .route("/endless", get(async move || endless(&pieces)))
         .route("/panic", get(async || -> String { panic!("on purpose") }))
+        .route("/begun", get(async || Body::from_stream(first_piece().chain(stream::pending()))))
+        .route("/pieces", get(async || Body::from_stream(first_piece().chain(first_piece()))))
         .route(
             "/panic-later",
             get(async || {
@@ -203,6 +209,36 @@ async fn what_is_no_request_is_answered_in_an_envelope() {
         let answer = say(server.address(), &head).await;
         println!("{}", head.chars().take(80).collect::<String>());
         assert_envelope(&answer, status, "INVALID_REQUEST");
+    }
+    assert_alive(server.address()).await;
+}
+
+/// RFC 9112, 3.2: whoever is between here and the client must not take the request for another host's.
+#[tokio::test]
+async fn a_host_is_named_once() {
+    let server = start(ListenerSettings::default()).await;
+    for (version, hosts, status) in [
+        ("1.1", &["x"][..], 200),
+        ("1.1", &["my_service:8080"], 200),
+        ("1.1", &["[::1]:8080"], 200),
+        ("1.1", &[""], 200),
+        ("1.1", &[], 400),
+        ("1.1", &["x", "x"], 400),
+        ("1.1", &["x", "y"], 400),
+        ("1.1", &["a b"], 400),
+        ("1.1", &["root@x"], 400),
+        ("1.1", &["x/y"], 400),
+        ("1.0", &[], 200),
+        ("1.0", &["x"], 200),
+        ("1.0", &["x", "y"], 400),
+    ] {
+        let hosts: String = hosts.iter().map(|host| format!("host: {host}\r\n")).collect();
+        let answer = say(server.address(), format!("GET /ok HTTP/{version}\r\n{hosts}connection: close\r\n\r\n")).await;
+        if status == 400 {
+            assert_envelope(&answer.replacen("HTTP/1.0", "HTTP/1.1", 1), 400, "INVALID_REQUEST");
+        } else {
+            assert!(answer.contains(" 200 OK\r\n"), "{hosts}: {answer}");
+        }
     }
     assert_alive(server.address()).await;
 }

@@ -1,5 +1,5 @@
-//! `GET /v1/callers` and what operators do to a caller: lifting its volume guard. It decides nothing about calls, and an act is not kept
-//! over a restart: the hour of a caller is not either.
+//! `GET /v1/callers` and what operators do to a caller: lifting its volume guard. It decides nothing about calls. A guard that is shut
+//! stays so over a restart, one that was lifted stays open; the hour of an open one begins anew.
 
 use axum::{Json as Answer, extract::State};
 use serde::{Deserialize, Serialize};

@@ -71,6 +71,32 @@ async fn only_who_speaks_for_others_names_them() {
     }
 }
 
+/// Who names one in a header and another one in the body is nobody in particular: no answer of ours may depend on which one we read first.
+#[tokio::test]
+async fn header_and_body_name_the_same_or_nothing_happens() {
+    let world = World::usual().await;
+    for (header, value, body, status) in [
+        ("x-watertight-tenant", "acme", r#""tenant":"acme""#, 202),
+        ("x-watertight-tenant", "acme", r#""tenant":"globex""#, 400),
+        ("x-watertight-feature", "chat", r#""feature":"chat""#, 202),
+        ("x-watertight-feature", "chat", r#""feature":"batch""#, 400),
+        ("x-watertight-priority", "batch", r#""priority":"standard""#, 400),
+        ("x-watertight-user", "kim", r#""user":"lee""#, 400),
+        ("x-watertight-user", "kim", r#""user":"kim""#, 202),
+        ("x-watertight-user", "kim", r#""tenant":"acme""#, 202),
+    ] {
+        let headers = [("authorization", "Bearer app"), ("content-type", "application/json"), (header, value)];
+        let body = format!(r#"{{"workflow":"one","input":{{"text":"x"}},{body}}}"#);
+        let got = world.ask("POST", "/v1/runs", &headers, &body).await;
+        assert_eq!(got.status.as_u16(), status, "{header} {value} {body}: {got:?}");
+        if status == 400 {
+            assert!(got.text.contains(header) && got.text.contains(value), "{got:?}");
+        }
+    }
+    let twice = [("authorization", "Bearer app"), ("x-watertight-tenant", "acme"), ("x-watertight-tenant", "globex")];
+    world.ask("GET", "/v1/runs", &twice, "").await.fails(400, "INVALID_REQUEST");
+}
+
 #[tokio::test]
 async fn only_operators_act() {
     let world = World::usual().await;

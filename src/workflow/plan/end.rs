@@ -109,7 +109,7 @@ impl RunPlan {
                 ItemState::Calling { .. } | ItemState::InLine { .. } => {
                     self.act(Action::Abort(StepKey { step, index, iteration }));
                 }
-                ItemState::Waiting | ItemState::Parked { .. } | ItemState::InDoubt => {}
+                ItemState::Waiting | ItemState::Parked { .. } | ItemState::InDoubt(_) | ItemState::Suspect => {}
             }
             let cut = self.cut_attempt(step, place, end, now);
             if has_started {
@@ -280,8 +280,13 @@ impl RunPlan {
     }
 
     pub(super) fn own_envelope(&self, code: ErrorCode, message: &str) -> Envelope {
-        let mut envelope = Envelope::new(code, message);
-        envelope.run_id = Some(self.run_id.clone());
+        self.of_this_run(Envelope::new(code, message))
+    }
+
+    /// An error of this run, by its id and trace.
+    pub(super) fn of_this_run(&self, mut envelope: Envelope) -> Envelope {
+        envelope.run_id.get_or_insert_with(|| self.run_id.clone());
+        envelope.trace_id = envelope.trace_id.or_else(|| self.trace_id.clone());
         envelope
     }
 

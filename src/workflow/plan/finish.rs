@@ -94,8 +94,7 @@ impl RunPlan {
                 self.end_run(RunStatus::Failed, Some(error), now);
             }
             Err(error) => {
-                let mut error = invalid_expression(&error);
-                error.run_id = Some(self.run_id.clone());
+                let error = self.of_this_run(invalid_expression(&error));
                 self.end_run(RunStatus::Failed, Some(error), now);
             }
         }

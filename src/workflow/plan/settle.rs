@@ -196,8 +196,8 @@ impl RunPlan {
 
     /// The end of a call that a rung answered in its agent's stead.
     fn end_instead(&self, instead: Instead, output: serde_json::Value) -> End {
-        let Instead { rung, cause, mut error } = instead;
-        error.run_id.get_or_insert_with(|| self.run_id.clone());
+        let Instead { rung, cause, error } = instead;
+        let error = self.of_this_run(error);
         // What is made later has no output yet.
         let output = (rung != Rung::Deferred).then_some(output);
         let degraded = Some(Degradation { cause, action: rung.as_str().to_owned() });
@@ -206,8 +206,7 @@ impl RunPlan {
 
     pub(super) fn end_for(&self, step: usize, failure: &Failure) -> End {
         let definition = &self.workflow.steps[step];
-        let mut envelope = failure.envelope.clone();
-        envelope.run_id.get_or_insert_with(|| self.run_id.clone());
+        let envelope = self.of_this_run(failure.envelope.clone());
         let action = match definition.on(failure.cause) {
             // Once there is a version to fall back on, it is better than any default.
             _ if self.has_version_to_fall_back_on(step) => OnCause::Fail,

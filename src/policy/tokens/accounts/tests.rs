@@ -204,13 +204,22 @@ fn other_settings_keep_what_is_in_the_window() {
     next.features[0].rates = rates(90);
     next.features.remove(1);
     next.tiers[0].rates = rates(400);
-    accounts.configure(&next, &[(name("local"), rates(2_000))]);
+    accounts.configure(&next, &[(name("local"), rates(2_000))], ms(0));
     assert_eq!(used(&mut accounts, &ALL, 1), [80; 4]);
     let refused = reserve(&mut accounts, &who, told(0, 20), 1).unwrap_err();
     assert_eq!(refused.account.to_string(), "feature:chat");
-    accounts.configure(&CompartmentSettings::default(), &[(name("local"), rates(2_000))]);
+    accounts.configure(&CompartmentSettings::default(), &[(name("local"), rates(2_000))], ms(0));
     accounts.settle(held, 1, 1, ms(2));
-    assert_eq!(used(&mut accounts, &ALL, 2), [2, 0, 0, 0], "what is gone is gone, the rest is settled");
+    assert_eq!(used(&mut accounts, &ALL, 2), [2, 0, 0, 0], "what is gone is not shown");
+    // It comes back within the minute: it is what it was, and what was settled meanwhile is.
+    accounts.configure(&settings(), &[(name("local"), rates(1_000))], ms(3));
+    let _ = reserve(&mut accounts, &who, told(0, 0), 3).unwrap();
+    assert_eq!(used(&mut accounts, &ALL, 3), [2; 4]);
+    accounts.configure(&CompartmentSettings::default(), &[], ms(4));
+    accounts.configure(&CompartmentSettings::default(), &[], ms(70_000));
+    accounts.configure(&settings(), &[(name("local"), rates(1_000))], ms(70_001));
+    let _ = reserve(&mut accounts, &who, told(0, 0), 70_001).unwrap();
+    assert_eq!(used(&mut accounts, &ALL, 70_001), [0; 4]);
 }
 
 #[test]

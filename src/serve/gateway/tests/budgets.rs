@@ -1,18 +1,48 @@
 //! Token budgets and the ledger behind the gateway, in front of a server in the test's hand: what streams without usage, cut answers and
 //! callers that leave are charged, in whose minute, and that both books say the same in the end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use super::*;
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    http::Response,
+};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::support::{STOP, STREAM, WHOLE, accounted, agents_as, header, post, routes, serving, state, text};
 use crate::{
-    model::{clock::Timestamp, cost::Cost},
+    journal::{
+        files::store::{FileSettings, FileStore},
+        journal::SqliteJournal,
+        settings::JournalSettings,
+    },
+    model::{clock::Timestamp, cost::Cost, name::Name},
     policy::{
         breaker::settings::Mode,
         compartment::settings::{CompartmentSettings, FeatureSettings, Rates, UnknownFeature},
         price::Price,
         tokens::draw::{AccountId, Shown},
     },
-    runtime::{ports::Clock, spending::SpendingSettings, token_count::Vocabulary},
+    runtime::{
+        engine::Runtime,
+        ports::Clock,
+        settings::{AgentSettings, Timeouts},
+        spending::SpendingSettings,
+        token_count::Vocabulary,
+    },
+    serve::state::Running,
+    transport::{
+        fake_server::{FakeServer, Step, answer, stream, stream_head},
+        shared_cases,
+    },
 };
 
 /// A clock that stands where the test puts it: budgets and the ledger look at it, sockets and timeouts do not.
