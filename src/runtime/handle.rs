@@ -8,7 +8,7 @@ use tokio_util::sync::DropGuard;
 
 use super::{
     agent_actor::{AgentMessage, Job, Leg},
-    call::{CallContext, CallError, CallReply, CallRequest},
+    call::{CallContext, CallError, CallReply, CallRequest, LadderUse},
     call_record::{Caller, logged_refusal},
     compartments::{Part, Seats, is_of_target},
     core::{AgentCore, Guard, Shared},
@@ -199,11 +199,13 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
-        let mut counted = self.count_requests(context, (call_is, id, now))?;
+        // What stands in for a call that was counted is new at its own agent, and nowhere else.
+        let caller_has = if context.ladder == LadderUse::StandsIn { CallIs::MovingOn } else { call_is };
+        let mut counted = self.count_requests(context, (caller_has, id, now))?;
         let mut passing = Passing::begin(shared, &self.agent, now);
         self.pass_gates(id, now, parked, &mut passing.passes)?;
         warming::not_warming(&self.agent, now)?;
-        self.count_volume(context, (call_is, now), &mut counted)?;
+        self.count_volume(context, (caller_has, now), &mut counted)?;
         let (lease, spending) = self.take_slots(context, now, held)?;
         // Who takes the target away looks for who is in after it said so.
         let inside = Inside::enter(&self.agent).ok_or(Refusal::Gone)?;
