@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     adaptive::Told,
-    attempt_cut::cut_failure,
+    attempt_cut::{cut_between, cut_failure},
     call::{CallContext, CallError},
     call_record::{Caller, OutsideWork, logged_work},
     handle::AgentHandle,
@@ -110,7 +110,10 @@ impl Admission {
             tokio::select! {
                 biased;
                 result = &mut work => break result,
-                () = &mut cut => break Err(cut_failure(cut_ending, limit)),
+                () = &mut cut => break Err(match part {
+                    Part::Head => cut_failure(cut_ending, limit),
+                    Part::Piece => cut_between(cut_ending, limit),
+                }),
                 () = &mut age, if may_grow_old => {
                     may_grow_old = false;
                     self.grow_old();
