@@ -30,6 +30,7 @@ async fn what_is_accepted_is_given_back_after_a_restart() {
     run.origin = Some(Origin {
         kind: OriginKind::Repair,
         run_id: "old".into(),
+        from: None,
         again: ["draft".into()].into(),
         prompts: [("draft".into(), "shorter".into())].into(),
     });
