@@ -35,6 +35,7 @@ mod lost;
 mod outside;
 mod panics;
 mod probing;
+mod readers;
 mod reload;
 mod reload_counts;
 mod requests;
