@@ -327,7 +327,7 @@ impl RuntimeBuilder {
             captures: self.captures,
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),
-            gone_labels: ArcSwap::default(),
+            gone_gauges: ArcSwap::default(),
         }))
     }
 

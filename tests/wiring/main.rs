@@ -37,6 +37,7 @@ mod panics;
 mod probing;
 mod reload;
 mod reload_counts;
+mod reload_gauges;
 mod requests;
 mod retry;
 mod settings;
