@@ -34,7 +34,6 @@ use crate::{
     policy::{
         compartment::settings::{CompartmentSettings, Rates},
         price::Price,
-        run_caps::RunCaps,
         tokens::{
             WINDOW,
             accounts::{Accounts, Found, Held},
@@ -390,18 +389,5 @@ impl Runtime {
     /// What a token budget shows now; `None` where there is none. A tenant's is there once it has called.
     pub fn token_budget(&self, account: &AccountId) -> Option<Shown> {
         self.shared.tokens.look(account, self.shared.now())
-    }
-
-    /// Budgets, prices and caps of runs as another configuration has them: what is in a budget's window stays there, what is reserved is
-    /// settled as it would have been.
-    pub fn configure_spending(
-        &self,
-        settings: SpendingSettings,
-        caps: RunCaps,
-        compartments: &CompartmentSettings,
-        providers: &[ProviderSettings],
-    ) {
-        self.shared.tokens.configure(settings, compartments, providers, self.shared.now());
-        *lock(&self.shared.run_caps) = caps;
     }
 }
