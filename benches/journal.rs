@@ -204,6 +204,7 @@ fn run_record(run_id: &str, number: u64, workflow: &Workflow, steps: Vec<StepRec
         run_id: run_id.to_owned(),
         workflow: "line".to_owned(),
         workflow_hash: workflow.hash().to_owned(),
+        rerun_of: None,
         status: RunStatus::Completed,
         created_ms: BEGAN_MS + number,
         started_ms: Some(BEGAN_MS + number),

@@ -36,10 +36,7 @@ pub(super) fn read(
     if let Some(folder) = folder {
         read_folder(workflow, folder, limits, &mut input)?;
     }
-    // Where photos were taken leaves an agent only as far as the configuration allows.
-    if places == PlaceSharing::Never && workflow.inputs().any(|(name, _)| name == "places") {
-        input.insert("places".to_owned(), json!("never"));
-    }
+    places.bind(workflow, &mut input);
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let no_files = |name: &str, kind| kind == InputKind::Files && input.get(name).is_some_and(is_empty);
     let missing: Vec<&str> = workflow

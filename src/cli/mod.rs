@@ -14,7 +14,6 @@ mod input;
 mod key_command;
 mod loaded_files;
 mod main;
-mod places;
 mod progress;
 mod project;
 mod reloading;

@@ -5,7 +5,7 @@ use std::{io::Write as _, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 
 use super::{
-    args::RunArgs, assemble, call_log_file::CallLogFile, deferral, exit::Stop, input, places, progress::Progress,
+    args::RunArgs, assemble, call_log_file::CallLogFile, deferral, exit::Stop, input, progress::Progress,
     project::Project, report, say::say,
 };
 use crate::{
@@ -40,7 +40,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
     let (workflow, settings) = project.workflow_and_settings()?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
-    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, places::allowed(&settings))?;
+    let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }

@@ -100,6 +100,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         limits: settings.limits,
         language: settings.run.language,
         run_deadline: settings.run.deadline,
+        places: settings.run.places,
         workflows: workflows.into_iter().map(|workflow| (workflow.name().to_string(), Arc::new(workflow))).collect(),
         door: Door::default(),
         signer,

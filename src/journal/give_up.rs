@@ -36,6 +36,7 @@ pub(super) fn give_up(within: &mut Within<'_>, unreadable: &Unreadable) -> Resul
         run_id: run_id.clone(),
         workflow: name_text(connection, name.unwrap_or(0))?.unwrap_or_default(),
         workflow_hash: hash.unwrap_or_default(),
+        rerun_of: None,
         status: RunStatus::Failed,
         created_ms: from_sql(created_ms),
         started_ms: started_ms.map(from_sql),

@@ -16,7 +16,7 @@ use super::{
     give_up::give_up,
     health::{JournalHealth, Vitals},
     ledger::{Ledger, UsageLog},
-    lock::{OwnerLock, true_path},
+    lock::{OwnerLock, SignOfLife, true_path},
     number::run_key,
     pack::pack,
     query::{self, RunFilter, RunHead, RunPage, TenantScope},
@@ -57,6 +57,7 @@ pub struct SqliteJournal {
     vitals: Arc<Vitals>,
     ledger: Arc<Ledger>,
     settings: JournalSettings,
+    sign: SignOfLife,
     /// The tenant whose deferred call was made last; the next one's turn comes after it.
     pub(super) deferred_turn: Arc<AtomicI64>,
 }
@@ -72,6 +73,7 @@ impl SqliteJournal {
         // `journal.files` stays where the configuration says, links or not.
         let settings = JournalSettings { path: true_path(&settings.path)?, ..settings };
         let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
+        let sign = lock.sign();
         let connection = open_writer(&settings)?;
         let vitals = Arc::new(Vitals::default());
         let ledger = Arc::new(Ledger::new(Arc::clone(&vitals)));
@@ -83,7 +85,7 @@ impl SqliteJournal {
             .spawn(move || writer.work(&commands))
             .map_err(|error| JournalError::Failed(format!("no thread to write with: {error}")))?;
         let (queue, deferred_turn) = (Mutex::new(queue), Arc::default());
-        Ok(Arc::new(Self { queue, readers, vitals, ledger, settings, deferred_turn }))
+        Ok(Arc::new(Self { queue, readers, vitals, ledger, settings, sign, deferred_turn }))
     }
 
     /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.
@@ -301,6 +303,16 @@ impl Journal for SqliteJournal {
             }
             Ok(runs)
         }))
+    }
+
+    fn note_alive(&self) {
+        if let Err(error) = self.sign.note() {
+            tracing::debug!(%error, "the sign of life cannot be written");
+        }
+    }
+
+    fn last_alive_ms(&self) -> Option<u64> {
+        self.sign.before_ms()
     }
 
     fn events_after(&self, run_id: &str, after: u64, max: usize) -> BoxFuture<'_, Result<Vec<Event>, JournalError>> {

@@ -6,7 +6,7 @@ use std::{
     io::{Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use rustix::fs::{FlockOperation, flock};
@@ -19,11 +19,32 @@ const TRY_EVERY: Duration = Duration::from_millis(20);
 /// Of the owner's record so many bytes are read.
 const OWNER_BYTES_MAX: u64 = 200;
 
-/// The lock; dropping it lets go.
+/// The lock; dropping it lets go. When its file was last changed is when its owner is last known to have lived.
 #[derive(Debug)]
 pub(super) struct OwnerLock {
     #[allow(dead_code, reason = "held for its lock")]
     file: File,
+    sign: SignOfLife,
+}
+
+/// The lock's file as a sign of life. It holds no lock.
+#[derive(Debug, Clone)]
+pub(super) struct SignOfLife {
+    path: PathBuf,
+    /// Unix milliseconds; of the owner before this one.
+    before_ms: Option<u64>,
+}
+
+impl SignOfLife {
+    /// When the owner before this one is last known to have lived, in Unix milliseconds.
+    pub(super) const fn before_ms(&self) -> Option<u64> {
+        self.before_ms
+    }
+
+    /// This owner lives. Blocks for a moment.
+    pub(super) fn note(&self) -> std::io::Result<()> {
+        OpenOptions::new().append(true).open(&self.path)?.set_modified(SystemTime::now())
+    }
 }
 
 /// The lock file of a journal. The database follows links, so whoever comes by another name meets the same lock. Blocks.
@@ -51,6 +72,11 @@ pub(super) fn true_path(journal: &Path) -> Result<PathBuf, JournalError> {
 }
 
 impl OwnerLock {
+    /// The sign of life that goes with it.
+    pub(super) fn sign(&self) -> SignOfLife {
+        self.sign.clone()
+    }
+
     /// Takes the lock of the journal at `journal`, waiting at most `wait` for whoever holds it. Blocks.
     pub(super) fn take(journal: &Path, wait: Duration) -> Result<Self, JournalError> {
         let path = lock_path(journal);
@@ -67,10 +93,14 @@ impl OwnerLock {
                 Err(error) => return Err(failed(error.into())),
             }
         }
+        let changed = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let changed = changed.filter(|_| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
         let record = format!("pid {} started_ms {}\n", std::process::id(), system_ms());
         file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
         file.write_all(record.as_bytes()).map_err(failed)?;
-        Ok(Self { file })
+        let before_ms = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
+        let before_ms = before_ms.and_then(|since| u64::try_from(since.as_millis()).ok());
+        Ok(Self { file, sign: SignOfLife { path, before_ms } })
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     fault::Fault,
     files::disk::Disk,
     remove::{expire_files, expire_rest, expire_runs, keep_budget},
+    schema::BUSY_TIMEOUT,
     settings::JournalSettings,
     slot::Hash,
     work::Within,
@@ -73,8 +74,7 @@ impl Maintenance {
                 Box::new(move |within| forget_unowned(within, &contents))
             }
             _ => {
-                // Carries the log over into the file while nobody waits; whoever still reads it is not disturbed.
-                let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+                empty_log(connection);
                 Box::new(give_pages_back)
             }
         };
@@ -96,6 +96,14 @@ impl Maintenance {
             self.rest_until = now + REST;
         }
     }
+}
+
+/// Carries the log over into the file and empties it, so that what was deleted stands in neither. Waits for nobody: while somebody still
+/// reads the log it is only carried over, and emptied another time.
+fn empty_log(connection: &Connection) {
+    let _ = connection.busy_timeout(Duration::ZERO);
+    let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    let _ = connection.busy_timeout(BUSY_TIMEOUT);
 }
 
 /// Free pages at the end of the file go back to the disk, a few at a time.

@@ -14,7 +14,7 @@ use crate::runtime::journal::JournalError;
 /// Marks a file as ours: "WTJL".
 const APPLICATION_ID: i64 = 0x5754_4A4C;
 /// How long a statement waits for a lock of another connection.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Statements that each connection keeps compiled.
 const STATEMENTS_KEPT: usize = 128;
 /// Pages in memory, in KiB, for each connection.
@@ -134,6 +134,8 @@ pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, Jour
             Survives::Power => "full",
         };
         connection.pragma_update(None, "synchronous", synchronous)?;
+        // Who has something deleted does not mean a page that still says it.
+        connection.pragma_update_and_check(None, "secure_delete", "on", |_| Ok(()))?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES_KEPT)?;
         migrate(&mut connection, path)?;

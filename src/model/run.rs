@@ -217,6 +217,30 @@ impl From<Usage> for RunTokens {
     }
 }
 
+/// Why a run goes on from another one's results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OriginKind {
+    /// Only what was degraded or did not succeed is done again.
+    Repair,
+    /// Everything from one step on is done again.
+    Rerun,
+}
+
+/// The run that another one goes on from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RerunOf {
+    /// That run.
+    pub run_id: String,
+    /// Whether it is repaired or rerun.
+    pub kind: OriginKind,
+    /// The step that it is rerun from; left out of a repair.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The steps that are done again, by name.
+    pub again: Vec<String>,
+}
+
 /// One execution of a workflow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
@@ -226,6 +250,9 @@ pub struct RunRecord {
     pub workflow: String,
     /// The content hash of that workflow's definition.
     pub workflow_hash: String,
+    /// The run that it goes on from; left out where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<RerunOf>,
     /// Where it stands.
     pub status: RunStatus,
     /// Accepted.

@@ -20,6 +20,7 @@ pub mod run_caps;
 pub mod setting;
 pub mod shedding;
 pub mod slow;
+pub mod suspects;
 pub mod tokens;
 pub mod verdict;
 pub mod volume;

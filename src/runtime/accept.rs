@@ -21,6 +21,7 @@ use super::{
     run_handle::RunHandle,
     run_log::{JournalEnd, RunLog},
     run_table::RUNS_LIVE_MAX,
+    trials,
 };
 use crate::{
     model::{
@@ -34,7 +35,7 @@ use crate::{
         checked::Workflow,
         plan::{
             linked::{Linked, repaired, rerun_from},
-            restore::open_calls,
+            open::{OpenCall, judge, open_calls},
             run_plan::{RunPlan, RunSeed},
         },
     },
@@ -98,7 +99,7 @@ impl Runtime {
         let Some(linked) = repaired(&old.workflow, record) else {
             return Err(conflict(record, "nothing of it was degraded or failed"));
         };
-        let beginning = beginning(OriginKind::Repair, record, linked, BTreeMap::new());
+        let beginning = beginning((OriginKind::Repair, None), record, linked, BTreeMap::new());
         self.accept(again(old, asked, idempotency), beginning).await
     }
 
@@ -118,7 +119,7 @@ impl Runtime {
             let message = format!("run {} has no step {from_step:?}", record.run_id);
             return Err(Box::new(Envelope::new(ErrorCode::InvalidRequest, message)));
         };
-        let beginning = beginning(OriginKind::Rerun, record, linked, prompts);
+        let beginning = beginning((OriginKind::Rerun, Some(from_step)), record, linked, prompts);
         self.accept(again(old, asked, idempotency), beginning).await
     }
 
@@ -127,7 +128,17 @@ impl Runtime {
         let Some(journal) = self.shared.journal.clone() else { return Vec::new() };
         let mut stored = stored;
         stored.sort_by_key(|run| run.accepted.number);
-        stored.into_iter().filter_map(|run| self.resume_one(&journal, run)).collect()
+        let mut open: Vec<_> = stored.iter().map(|run| open_calls(&run.accepted.workflow, &run.events)).collect();
+        judge(&mut open, journal.last_alive_ms());
+        let (mut runs, mut suspects) = (Vec::new(), Vec::new());
+        for (run, open) in stored.into_iter().zip(open) {
+            let held = trials::suspects_of(&open);
+            let Some(run) = self.resume_one(&journal, run, open) else { continue };
+            suspects.extend(held.into_iter().map(|held| held.of(&run.cell)));
+            runs.push(run);
+        }
+        trials::begin(&self.shared, &journal, suspects);
+        runs
     }
 
     async fn accept(&self, new: NewRun, beginning: Beginning) -> Result<Accepted, Box<Envelope>> {
@@ -150,6 +161,7 @@ impl Runtime {
             unix_zero_ms,
             currency: shared.tokens.currency(),
             trace_id: contract::trace_id_of(new.owner.traceparent.as_deref()),
+            rerun_of: beginning.origin.as_ref().map(Origin::told),
         };
         let plan = RunPlan::new(Arc::clone(&new.workflow), &new.input, seed)?;
         let plan = plan.with_seeds(beginning.seeds.clone()).journaled();
@@ -214,7 +226,7 @@ impl Runtime {
         }
     }
 
-    fn resume_one(&self, journal: &Arc<dyn Journal>, stored: StoredRun) -> Option<RunHandle> {
+    fn resume_one(&self, journal: &Arc<dyn Journal>, stored: StoredRun, open: Vec<OpenCall>) -> Option<RunHandle> {
         let StoredRun { accepted, generation, started_ms, ended, events } = stored;
         let unix_zero_ms = self.shared.clock.unix_ms(Timestamp::ZERO);
         let moment = |unix_ms: u64| Timestamp::from_millis(unix_ms.saturating_sub(unix_zero_ms));
@@ -226,9 +238,9 @@ impl Runtime {
             unix_zero_ms,
             currency: self.shared.tokens.currency(),
             trace_id: contract::trace_id_of(accepted.owner.traceparent.as_deref()),
+            rerun_of: accepted.origin.as_ref().map(Origin::told),
         };
         let workflow = || Arc::clone(&accepted.workflow);
-        let open = open_calls(&accepted.workflow, &events);
         let seeds = accepted.seeds.clone();
         let started = started_ms.map(moment);
         let restored = RunPlan::restore(workflow(), &accepted.input, seed.clone(), seeds, started, &ended);
@@ -310,8 +322,14 @@ fn again(old: &RunAccepted, owner: RunOwner, idempotency: Option<Idempotency>) -
     NewRun { workflow: Arc::clone(&old.workflow), input: old.input.clone(), deadline, owner, idempotency }
 }
 
-fn beginning(kind: OriginKind, record: &RunRecord, linked: Linked, prompts: BTreeMap<String, String>) -> Beginning {
-    let origin = Origin { kind, run_id: record.run_id.clone(), again: linked.again, prompts };
+fn beginning(
+    (kind, from): (OriginKind, Option<&str>),
+    record: &RunRecord,
+    linked: Linked,
+    prompts: BTreeMap<String, String>,
+) -> Beginning {
+    let from = from.map(str::to_owned);
+    let origin = Origin { kind, run_id: record.run_id.clone(), from, again: linked.again, prompts };
     Beginning { origin: Some(origin), seeds: linked.seeds }
 }
 

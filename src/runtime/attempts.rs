@@ -146,7 +146,7 @@ impl Call {
             lock(&self.agent.common.retry_budget).count_call(self.started);
         }
         lock(&self.agent.provider.retry_budget).count_call(self.started);
-        if let Err(end) = self.get_warm(cancel).await {
+        if let Err(end) = self.get_warm(request, cancel).await {
             return end;
         }
         let mut last = None;
@@ -176,7 +176,7 @@ impl Call {
                 Err(failure) => failure,
             };
             if self.meets_cold(&failure) {
-                match self.get_warm(cancel).await {
+                match self.get_warm(request, cancel).await {
                     Ok(()) => continue,
                     Err(end) => return end,
                 }

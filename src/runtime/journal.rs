@@ -13,12 +13,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::ports::BoxFuture;
-pub use crate::model::ended::{Ended, EndedScope};
+pub use crate::model::{
+    ended::{Ended, EndedScope},
+    run::OriginKind,
+};
 use crate::{
     model::{
         envelope::{Envelope, ErrorCode},
         event::Event,
-        run::RunRecord,
+        run::{RerunOf, RunRecord},
     },
     workflow::checked::Workflow,
 };
@@ -52,16 +55,6 @@ pub struct Idempotency {
     pub request_hash: String,
 }
 
-/// Why a run goes on from another one's results.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OriginKind {
-    /// Only what was degraded is done again.
-    Repair,
-    /// Everything from one step on is done again.
-    Rerun,
-}
-
 /// The run that another one goes on from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
@@ -69,11 +62,23 @@ pub struct Origin {
     pub kind: OriginKind,
     /// That run.
     pub run_id: String,
+    /// The step that it is rerun from; none of a repair, nor of a rerun by an older version.
+    #[serde(default)]
+    pub from: Option<String>,
     /// The steps that are done again, by name.
     pub again: BTreeSet<String>,
     /// Prompts that replace those of agents, by the agent's name.
     #[serde(default)]
     pub prompts: BTreeMap<String, String>,
+}
+
+impl Origin {
+    /// As the run's record tells it.
+    pub fn told(&self) -> RerunOf {
+        let Self { kind, run_id, from, again, prompts: _ } = self;
+        let again = again.iter().cloned().collect();
+        RerunOf { run_id: run_id.clone(), kind: *kind, from: from.clone(), again }
+    }
 }
 
 /// A run as it was accepted: the first thing that is written of it.
@@ -202,7 +207,7 @@ pub enum DeadCause {
     KilledTwice,
     /// Its step may act only once (`effects = "once"`), and whether it did is unknown.
     InDoubt,
-    /// It was begun several times, and each time the process died before its end. Its run waits.
+    /// The process died with it too often. Its run waits.
     KilledProcess,
     /// The plan of its run panicked.
     PlanPanicked,
@@ -279,6 +284,12 @@ pub trait Journal: Send + Sync + 'static {
 
     /// Takes over every run that is not finished: their generations grow, and whoever held them before can write no more.
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>>;
+
+    /// Takes note that the process lives. Blocks for a moment, and may be lost where the machine fails.
+    fn note_alive(&self);
+
+    /// When the process that held the journal before is last known to have lived, in Unix milliseconds.
+    fn last_alive_ms(&self) -> Option<u64>;
 
     /// Events of a run after the id `after`, at most `max`, in order; none if there is no such run.
     fn events_after(&self, run_id: &str, after: u64, max: usize) -> BoxFuture<'_, Result<Vec<Event>, JournalError>>;

@@ -72,6 +72,7 @@ pub(crate) mod spent;
 mod step_line;
 mod stopping;
 mod sync;
+mod trials;
 mod warming;
 mod write_ahead;
 

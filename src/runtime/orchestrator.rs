@@ -167,6 +167,7 @@ impl OrchestratorActor {
                 probing::prewarm(&self.shared, &inner.plan);
                 inner.plan.resume(now, &gates, &open)
             }
+            Told::Tried(key) => inner.plan.try_alone(key, now, &gates),
             Told::Released(key) => inner.plan.release(key, now, &gates),
             Told::Durable | Told::Broken(_) => Vec::new(),
             Told::Replied(key, result) => {

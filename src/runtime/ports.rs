@@ -349,6 +349,15 @@ pub trait Backend: Send + Sync + 'static {
         self.inner().map_or(ColdStart::Never, Backend::cold_start)
     }
 
+    /// Why an attempt of this request would be refused before anything is sent, if it would be: what an adapter checks itself (a prompt
+    /// that says nothing or does not fit, a parameter that it does not take). Asked only where the answer saves a warm-up; sends nothing.
+    fn refuses<'a>(&'a self, request: &'a AttemptRequest) -> BoxFuture<'a, Option<AttemptFailure>> {
+        match self.inner() {
+            Some(inner) => inner.refuses(request),
+            None => Box::pin(std::future::ready(None)),
+        }
+    }
+
     /// Has the model loaded, by as small a request as there is, and waits until it is. The runtime makes one at a time for a model, holds
     /// slots for it, lets it end though its caller has left, and keeps the time. [`Ending::Loading`] is asked again after a while.
     ///

@@ -30,7 +30,7 @@ use crate::{
     },
     workflow::plan::{
         action::{Action, StepKey},
-        restore::OpenCall,
+        open::OpenCall,
         run_plan::RunPlan,
         why::Why,
     },
@@ -48,6 +48,8 @@ pub(crate) enum Told {
     Durable,
     /// An operator lets a call go on that is in doubt.
     Released(StepKey),
+    /// It is the turn of a call with which the process died several times.
+    Tried(StepKey),
     /// A call ended.
     Replied(StepKey, Box<Result<CallReply, CallError>>),
     /// One of its timers ran out.

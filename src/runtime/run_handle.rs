@@ -73,6 +73,7 @@ impl Runtime {
             unix_zero_ms: shared.clock.unix_ms(crate::model::clock::Timestamp::ZERO),
             currency: shared.tokens.currency(),
             trace_id: contract::trace_id_of(request.context.traceparent.as_deref()),
+            rerun_of: None,
         };
         let plan = RunPlan::new(request.workflow, &request.input, seed)?;
         let RunRequest { context, .. } = request;

@@ -21,9 +21,10 @@ use crate::{
         event::EventType,
         run::{RunRecord, RunStatus},
     },
+    policy::suspects::{BLAMES_MAX, DEATHS_MAX, Guilt, QUIET_FACTOR},
     workflow::plan::{
         action::{Action, CallRequest, StepKey},
-        restore::DEATHS_MAX,
+        open::Doubt,
     },
 };
 
@@ -149,19 +150,13 @@ impl OrchestratorActor {
     /// must not act twice, and those with which the process died too often.
     pub(crate) fn put_doubtful_aside(&self, run: &RunCell, inner: &RunInner) {
         let Some(end) = &run.log.journal else { return };
-        for CallRequest { key, agent, input, .. } in inner.plan.in_doubt() {
+        for (CallRequest { key, agent, input, .. }, doubt) in inner.plan.in_doubt() {
             let idempotency_key = run_call::idempotency_key(run, &inner.plan, key);
-            let (cause, message) = if inner.plan.acts_once(key.step) {
-                let message = "it was under way when the node stopped; whether it acted is unknown".to_owned();
-                (DeadCause::InDoubt, message)
-            } else {
-                let message = format!(
-                    "it was under way {DEATHS_MAX} times when the process died; it is not begun again by itself"
-                );
+            let (cause, message) = why_in_doubt(doubt);
+            if cause == DeadCause::KilledProcess {
                 tracing::error!(run = run.id, %agent, "a call is put aside: {message}");
                 metric::count(metric::DEAD_LETTERS, vec![metrics::Label::new("agent", agent.to_string())], 1);
-                (DeadCause::KilledProcess, message)
-            };
+            }
             end.journal.put_aside(DeadLetter {
                 // The same after each restart, and one segment of a path.
                 id: idempotency_key.replace('/', ":"),
@@ -192,6 +187,26 @@ impl OrchestratorActor {
             input: serde_json::Value::Null,
             message: message.to_owned(),
         });
+    }
+}
+
+/// What an operator is told of a call that is not made again by itself.
+fn why_in_doubt(doubt: Doubt) -> (DeadCause, String) {
+    match doubt {
+        Doubt::ActsOnce => {
+            let message = "it was under way when the node stopped; whether it acted is unknown".to_owned();
+            (DeadCause::InDoubt, message)
+        }
+        Doubt::Kills(guilt) => {
+            let seen = match guilt {
+                Guilt::Blamed => format!(
+                    "the process died {BLAMES_MAX} times in a row while this call was tried alone among suspects, and lived \
+                     {QUIET_FACTOR} times as long without it in between"
+                ),
+                Guilt::Deaths => format!("it was under way {DEATHS_MAX} times when the process died"),
+            };
+            (DeadCause::KilledProcess, format!("{seen}; it is not begun again by itself"))
+        }
     }
 }
 

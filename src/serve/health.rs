@@ -33,7 +33,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// Lives: the process answers, and supervisor and orchestrator turn. Before the journal is its own there is nothing that could turn.
-#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
+#[utoipa::path(get, path = "/healthz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, description = "supervisor or orchestrator did not turn for 10 s: `INTERNAL`")))]
 pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     let Some(running) = state.door.now() else { return Ok(Json(Health { status: "ok" })) };
     let LastTurns { supervisor, orchestrator } = running.runtime.last_turns();
@@ -48,7 +48,7 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
 
 /// Takes work: the journal is its own and it is not stopping. Asked while a predecessor still has the journal, it waits for it a moment:
 /// requests are taken in all the time.
-#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503)))]
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, description = "it is starting or stopping: `SHUTTING_DOWN`")))]
 pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
     state.ending.check_ready()?;
     if let Ok(Ok(_)) = tokio::time::timeout(START_WAIT, state.running()).await {

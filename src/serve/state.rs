@@ -16,7 +16,10 @@ use crate::{
     journal::{files::store::FileStore, journal::SqliteJournal},
     model::language::Language,
     runtime::{engine::Runtime, handle::AgentHandle},
-    settings::{general::Limits, serve::ServeSettings},
+    settings::{
+        general::{Limits, PlaceSharing},
+        serve::ServeSettings,
+    },
     workflow::checked::Workflow,
 };
 
@@ -35,6 +38,8 @@ pub struct Service {
     pub limits: Limits,
     /// No run takes longer; `None` = only the workflow's own deadline holds.
     pub run_deadline: Option<Duration>,
+    /// How far runs may tell the places of photos, whatever their inputs say.
+    pub places: PlaceSharing,
     /// The workflows that it serves, by name.
     pub workflows: BTreeMap<String, Arc<Workflow>>,
     /// What does the work, once it is there.

@@ -13,8 +13,8 @@ use super::{
 };
 
 /// Tables whose values a running service does not take over ...
-const NEEDS_RESTART: [&str; 9] =
-    ["capture", "files", "journal", "limits", "node", "run", "serve", "usage", "workflows"];
+const NEEDS_RESTART: [&str; 10] =
+    ["capture", "files", "journal", "limits", "node", "places", "run", "serve", "usage", "workflows"];
 /// ... but for these keys of theirs ...
 const TAKEN_OVER: [&str; 3] = ["run.calls_max", "run.cost_max", "run.tokens_max"];
 /// ... and keys of other tables, with everything below them.

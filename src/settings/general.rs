@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use crate::{
     model::{cost::Cost, language::Language},
     policy::run_caps::RunCaps,
+    workflow::checked::Workflow,
 };
 
 use super::{reader::Reader, spending::amount};
@@ -36,6 +39,18 @@ pub enum PlaceSharing {
     Never,
     /// Rounded, so that a town can be told but no house.
     Rounded,
+}
+
+/// The input of a workflow that says how far the places of photos may go.
+const PLACES: &str = "places";
+
+impl PlaceSharing {
+    /// Sees to it that a run's inputs let places go no further than this, whatever they say.
+    pub fn bind(self, workflow: &Workflow, input: &mut Map<String, Value>) {
+        if self == Self::Never && workflow.inputs().any(|(name, _)| name == PLACES) {
+            input.insert(PLACES.to_owned(), Value::from("never"));
+        }
+    }
 }
 
 /// What is accepted at most.

@@ -7,8 +7,9 @@ use watertight::{
     model::{
         envelope::ErrorCode,
         event::EventType,
-        run::{RunRecord, RunStatus, StepStatus},
+        run::{RerunOf, RunRecord, RunStatus, StepStatus},
     },
+    policy::suspects::{BLAMES_MAX, SUSPECT_DEATHS, TRIAL_MAX},
     runtime::{
         accept::{Accepted, NewRun},
         engine::Runtime,
@@ -17,7 +18,10 @@ use watertight::{
         run_handle::RunHandle,
         supervisor::BreakerAct,
     },
-    workflow::{checked::Workflow, plan::why::Why},
+    workflow::{
+        checked::Workflow,
+        plan::why::{SUSPECT, Why},
+    },
 };
 
 use crate::{
@@ -473,7 +477,11 @@ async fn a_rerun_takes_over_what_came_before_and_may_change_a_prompt() {
     tokio::time::sleep(s(1)).await;
     // Its prompt and what it took over are written with it.
     let (node, resumed) = node.restart(clock, &backends).await;
-    assert_eq!(end(&resumed[0]).await.status, RunStatus::Completed);
+    let done = end(&resumed[0]).await;
+    assert_eq!(done.status, RunStatus::Completed);
+    let (rerun_of, again) = (done.rerun_of.clone().unwrap(), vec!["b".to_owned(), "c".to_owned()]);
+    let want = RerunOf { run_id: record.run_id.clone(), kind: OriginKind::Rerun, from: Some("b".into()), again };
+    assert_eq!((rerun_of, &record.rerun_of), (want, &None));
     assert_eq!(backends.iter().map(|backend| backend.count()).collect::<Vec<_>>(), [1, 3, 2, 0]);
     let prompts: Vec<Option<Arc<str>>> =
         backends[1].requests.lock().unwrap().iter().map(|request| request.prompt.clone()).collect();
@@ -564,4 +572,84 @@ async fn a_step_joins_the_line_while_another_one_talks() {
     assert_eq!(end(&first).await.status, RunStatus::Completed);
     tokio::time::sleep(s(1)).await;
     assert_eq!(backends[1].count(), 2, "{:?}", second.why());
+}
+
+/// Two lists of calls on one journal: of eight items one hangs as what kills the process would, the others are quick.
+#[tokio::test(start_paused = true)]
+async fn calls_that_were_under_way_at_several_deaths_are_begun_one_at_a_time() {
+    let text = "[[step]]\nid = \"m\"\nagent = \"a\"\nin = \"item\"\nmap = { over = \"range(4)\", as = \"item\", parallel = 4 }\n";
+    let (clock, journal) = (clock(), FakeJournal::new(ms(1)));
+    journal.disk.lock().unwrap().clock = Some(clock.clone());
+    let dying = backends(&Answer::Hang);
+    let mut node = node(journal, clock.clone(), &dying).await;
+    let workflow = workflow("output = \"1\"\ndeadline = \"20m\"", text);
+    for _ in 0..2 {
+        node.accept(&workflow).await;
+    }
+    tokio::time::sleep(s(1)).await;
+    for death in 1..SUSPECT_DEATHS {
+        let (next, _) = node.restart(clock.clone(), &dying).await;
+        node = next;
+        tokio::time::sleep(s(1)).await;
+        assert_eq!(dying[0].count(), 8 * (death as usize + 1), "all at once");
+    }
+    // One at a time, each as soon as the one before is over.
+    let (mut node, runs) = node.restart(clock.clone(), &dying).await;
+    let before = dying[0].count();
+    tokio::time::sleep(s(1)).await;
+    assert_eq!(dying[0].count(), before + 1);
+    let waits = runs.iter().filter(|run| matches!(run.why(), Some(Why::Parked { reason, .. }) if reason == SUSPECT));
+    assert_eq!(waits.count(), 1, "the other one has the call that is tried");
+    // What runs alone for longer than a trial is waited for no more.
+    tokio::time::sleep(TRIAL_MAX).await;
+    assert_eq!(dying[0].count(), before + 2);
+    // The death takes place in the second trial: that one is blamed, and comes last after a while in which nothing is tried.
+    let quick = backends(&Answer::Good.after(ms(100)));
+    let (next, runs) = node.restart(clock.clone(), &quick).await;
+    node = next;
+    tokio::time::sleep(ms(350)).await;
+    assert!(quick[0].count() <= 4, "one at a time: {}", quick[0].count());
+    tokio::time::sleep(s(3)).await;
+    assert_eq!(quick[0].count(), 7);
+    for run in &runs {
+        assert_eq!(end(run).await.status, RunStatus::Completed);
+    }
+    assert_eq!(quick[0].count(), 8);
+    assert!(node.journal.disk.lock().unwrap().letters.is_empty());
+}
+
+/// The same call dies with the process again and again, alone: it is put aside, its neighbours end, and an operator lets it go on.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_kills_the_process_is_put_aside_and_nobody_else_is() {
+    let (clock, journal) = (clock(), FakeJournal::new(ms(1)));
+    journal.disk.lock().unwrap().clock = Some(clock.clone());
+    let all = backends(&Answer::Good.after(ms(50)));
+    all[0].now(Answer::Hang);
+    let mut node = node(journal, clock.clone(), &all).await;
+    let killer = node.accept(&chain(&["a"])).await.id().to_owned();
+    let mut deaths = 0;
+    let mut others = Vec::new();
+    let waits = loop {
+        others.push(node.accept(&chain(&["b"])).await.id().to_owned());
+        // Dies a second after the call begins, whenever that is.
+        let calls = all[0].count();
+        let begins = async {
+            while all[0].count() == calls {
+                tokio::time::sleep(ms(100)).await;
+            }
+        };
+        if deaths > 0 && tokio::time::timeout(s(300), begins).await.is_err() {
+            break node;
+        }
+        tokio::time::sleep(s(1)).await;
+        (node, _) = node.restart(clock.clone(), &all).await;
+        deaths += 1;
+        assert!(deaths < 20, "it is never found");
+    };
+    assert_eq!(deaths, SUSPECT_DEATHS + BLAMES_MAX);
+    let letters = waits.journal.disk.lock().unwrap().letters.clone();
+    assert_eq!((letters.len(), letters[0].cause), (1, DeadCause::KilledProcess));
+    assert!(letters[0].message.contains("4 times"), "{}", letters[0].message);
+    assert_eq!(letters[0].run_id.as_ref(), Some(&killer));
+    assert!(others.iter().all(|run| waits.journal.finished(run).is_some()));
 }

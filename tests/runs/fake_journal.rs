@@ -17,7 +17,7 @@ use watertight::{
             Acceptance, Batch, DeadLetter, Ended, Entry, FIRST_GENERATION, Journal, JournalError, RunAccepted,
             StoredRun, WhenAccepted, WhenDurable,
         },
-        ports::BoxFuture,
+        ports::{BoxFuture, Clock},
     },
 };
 
@@ -27,6 +27,9 @@ pub struct Disk {
     runs: BTreeMap<String, Written>,
     pub letters: Vec<DeadLetter>,
     pub batches: usize,
+    /// What signs of life are dated by; there are none without it.
+    pub clock: Option<Arc<dyn Clock>>,
+    alive_ms: Option<u64>,
 }
 
 struct Written {
@@ -262,6 +265,15 @@ impl Journal for Handle {
             });
             Ok(stored.collect())
         })
+    }
+
+    fn note_alive(&self) {
+        let mut disk = self.0.disk.lock().unwrap();
+        disk.alive_ms = disk.clock.as_ref().map(|clock| clock.unix_ms(clock.now()));
+    }
+
+    fn last_alive_ms(&self) -> Option<u64> {
+        self.0.disk.lock().unwrap().alive_ms
     }
 
     fn events_after(&self, run_id: &str, after: u64, max: usize) -> BoxFuture<'_, Result<Vec<Event>, JournalError>> {

@@ -58,6 +58,12 @@ impl Journal for Handle {
         Box::pin(async { Ok(self.0.shut.lock().unwrap().values().cloned().collect()) })
     }
 
+    fn note_alive(&self) {}
+
+    fn last_alive_ms(&self) -> Option<u64> {
+        None
+    }
+
     fn take_over(&self) -> BoxFuture<'_, Result<Vec<StoredRun>, JournalError>> {
         Box::pin(async { Ok(Vec::new()) })
     }

@@ -30,6 +30,7 @@ async fn what_is_accepted_is_given_back_after_a_restart() {
     run.origin = Some(Origin {
         kind: OriginKind::Repair,
         run_id: "old".into(),
+        from: None,
         again: ["draft".into()].into(),
         prompts: [("draft".into(), "shorter".into())].into(),
     });
@@ -109,6 +110,48 @@ async fn a_run_that_is_over_is_packed_and_complete() {
     assert_eq!(count("SELECT count(*) FROM content").await, Ok(0));
     assert_eq!(count("SELECT count(*) FROM run_content").await, Ok(0));
     assert_eq!(journal.events_after("r", 0, 10).await, Ok(vec![]));
+}
+
+/// What was deleted is said by no page of the file and by no line of its log, a moment later.
+#[tokio::test]
+async fn what_was_deleted_does_not_stay_in_the_file() {
+    let place = Place::new();
+    let journal = place.open();
+    let stands = |bytes: &[u8]| {
+        let files = std::fs::read_dir(place.folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        let mut texts = files.filter(|path| path.is_file()).map(|path| std::fs::read(path).unwrap_or_default());
+        texts.any(|text| text.windows(bytes.len()).any(|part| part == bytes))
+    };
+    for run_id in ["a", "b"] {
+        accept(&journal, place.run(run_id)).await.unwrap();
+        let record = record(run_id, RunStatus::Completed, vec![step("draft", large(run_id))], T0);
+        assert!(append(&journal, run_id, 0, vec![finished(record)]).await);
+    }
+    // As they lie there: packed, and whatever is long in pages of its own.
+    let lying = async |sql: &'static str| {
+        let rows = journal.ask(move |connection| {
+            let mut statement = connection.prepare(sql)?;
+            let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0))?.collect::<Result<Vec<_>, _>>()?;
+            Ok(rows.into_iter().map(|bytes| bytes[8..bytes.len().min(200)].to_vec()).collect::<Vec<_>>())
+        });
+        rows.await.unwrap()
+    };
+    let (records, outputs) =
+        (lying("SELECT record FROM story ORDER BY run").await, lying("SELECT body FROM content").await);
+    assert_eq!((records.len(), outputs.len()), (2, 2));
+    assert!(records.iter().chain(&outputs).all(|bytes| stands(bytes)), "they were written");
+    assert_eq!(journal.delete_run(TenantScope::All, "a").await, Ok(Deletion::Done));
+    let kept = lying("SELECT body FROM content").await;
+    let began = std::time::Instant::now();
+    let gone = outputs.iter().filter(|bytes| !kept.contains(bytes)).chain(&records[..1]);
+    for bytes in gone {
+        while stands(bytes) {
+            assert!(began.elapsed().as_secs() < 60, "it still stands there");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    assert!(kept.len() == 1 && stands(&kept[0]) && stands(&records[1]), "the other one is nobody's to remove");
+    journal.close().await;
 }
 
 #[tokio::test]

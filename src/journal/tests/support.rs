@@ -159,6 +159,7 @@ pub(in crate::journal) fn record(run_id: &str, status: RunStatus, steps: Vec<Ste
         run_id: run_id.to_owned(),
         workflow: "line".into(),
         workflow_hash: "x".into(),
+        rerun_of: None,
         status,
         created_ms: T0,
         started_ms: Some(T0 + 1),

@@ -11,7 +11,7 @@ use crate::{
     },
     policy::retry::Stop,
     runtime::{
-        ports::Progress,
+        ports::{AttemptRequest, Progress},
         warming::{self, Found, Sight, WarmingUp},
     },
 };
@@ -33,7 +33,11 @@ pub(super) struct Met {
 impl Call {
     /// Makes sure that the model is loaded, by warming it up if that falls to this call. Whoever comes while another call does so is
     /// sent away at once.
-    pub(super) async fn get_warm(&mut self, cancel: &CancellationToken) -> Result<(), CallEnd> {
+    pub(super) async fn get_warm(
+        &mut self,
+        request: &AttemptRequest,
+        cancel: &CancellationToken,
+    ) -> Result<(), CallEnd> {
         // What follows is not excused by what was.
         self.warmth.is_excused = false;
         let found = match self.permit.found.take() {
@@ -47,6 +51,7 @@ impl Call {
             }
             Err(refusal) => Err((Err(self.refused(refusal)), Some(Stop::NotRetryable))),
             Ok(Found::Cold(warming_up)) => {
+                self.is_worth_it(request, cancel).await?;
                 self.warmth.has_waited = true;
                 self.sight = Some(self.warm_up(warming_up, cancel).await?);
                 // The call's own patience is with an agent that is there.
@@ -54,6 +59,16 @@ impl Call {
                 Ok(())
             }
         }
+    }
+
+    /// No model is loaded for a request that would not be sent.
+    async fn is_worth_it(&self, request: &AttemptRequest, cancel: &CancellationToken) -> Result<(), CallEnd> {
+        let refused = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Some(cancelled(false)),
+            refused = self.agent.backend.refuses(request) => refused,
+        };
+        refused.map_or(Ok(()), |failure| Err((Err(failure), Some(Stop::NotRetryable))))
     }
 
     /// The warm-up ends in its own time: a caller that leaves, or runs out of time, is let go, and the slots stay taken for it.

@@ -165,6 +165,16 @@ impl Backend for WithFiles {
             }
         })
     }
+
+    fn refuses<'a>(&'a self, request: &'a AttemptRequest) -> BoxFuture<'a, Option<AttemptFailure>> {
+        Box::pin(async move {
+            match self.prepared(request).await {
+                Ok(Some(prepared)) => self.inner.refuses(&prepared).await,
+                Ok(None) => self.inner.refuses(request).await,
+                Err(failure) => Some(failure),
+            }
+        })
+    }
 }
 
 /// The input names something that cannot be used: no agent is to blame, and no other try helps.

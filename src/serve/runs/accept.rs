@@ -201,10 +201,11 @@ fn new_run(
     body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<NewRun, Failure> {
-    let RunBody { workflow, input, deadline_ms, priority, feature, tenant, user } = body;
+    let RunBody { workflow, mut input, deadline_ms, priority, feature, tenant, user } = body;
     let caller = caller.naming(Named { tenant, feature, priority, user })?;
     let workflow = workflow_of(state, workflow.as_deref())?;
     input::check(&workflow, &input, state.limits)?;
+    state.places.bind(&workflow, &mut input);
     let deadline = match deadline_ms {
         Some(0) => return Err(Failure::invalid("deadline_ms must be at least 1")),
         Some(milliseconds) => Some(Duration::from_millis(milliseconds)),
@@ -245,7 +246,9 @@ pub(crate) async fn repair(
     state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
-    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let (mut old, record, owner) = over(&running, &caller, &id).await?;
+    // It was asked for where places might go further.
+    state.places.bind(&old.workflow, &mut old.input);
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
     let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;
@@ -282,7 +285,9 @@ pub(crate) async fn rerun(
     let body: RerunBody = parse(&whole.bytes)?;
     drop(whole);
     let running = state.running().await?;
-    let (old, record, owner) = over(&running, &caller, &id).await?;
+    let (mut old, record, owner) = over(&running, &caller, &id).await?;
+    // It was asked for where places might go further.
+    state.places.bind(&old.workflow, &mut old.input);
     let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
     let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;

@@ -83,7 +83,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(run)).routes(routes!(result)).routes(routes!(why))
 }
 
-/// A run as it stands: the object of `watertight run --json`.
+/// A run as it stands: the object of `watertight run --json`. One that goes on from another has `rerun_of`: that run's `run_id`, the `kind` (`rerun`, `repair`), the step that it was rerun `from`, and the steps that were done `again`.
 #[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
 pub(crate) async fn run(
     State(state): State<AppState>,

@@ -37,6 +37,34 @@ async fn a_run_is_accepted_followed_and_deleted() {
     world.ask("GET", &format!("/v1/runs/{id}"), &[ANN], "").await.fails(404, "NOT_FOUND");
 }
 
+#[tokio::test]
+async fn a_rerun_and_a_repair_say_what_they_go_on_from() {
+    let world = World::usual().await;
+    let id = world.ended_run("ann").await;
+    let first = world.with_key("ann", "GET", &format!("/v1/runs/{id}"), "").await.is(200).json();
+    assert!(first.get("rerun_of").is_none(), "{first:#}");
+    let path = format!("/v1/runs/{id}/rerun");
+    let asked = world.with_key("ann", "POST", &path, r#"{"from":"echo"}"#).await.is(202).json();
+    let want = serde_json::json!({ "run_id": id, "kind": "rerun", "from": "echo", "again": ["echo"] });
+    assert_eq!(asked["rerun_of"], want);
+    let path = format!("/v1/runs/{}/result?wait=30", asked["run_id"].as_str().unwrap());
+    let ended = world.with_key("ann", "GET", &path, "").await.is(200).json();
+    assert_eq!((&ended["rerun_of"], ended["status"].as_str()), (&want, Some("completed")));
+}
+
+/// The configuration of these tests is the default one: places are not told.
+#[tokio::test]
+async fn places_go_no_further_than_the_configuration_lets_them() {
+    let world = World::usual().await;
+    for given in ["", r#","places":"rounded""#, r#","places":"never""#] {
+        let body = format!(r#"{{"workflow":"one","input":{{"text":"x"{given}}}}}"#);
+        let asked = world.with_key("ann", "POST", "/v1/runs", &body).await.is(202).json();
+        let path = format!("/v1/runs/{}/result?wait=30", asked["run_id"].as_str().unwrap());
+        let ended = world.with_key("ann", "GET", &path, "").await.is(200).json();
+        assert_eq!(ended["output"]["places"], "never", "{given}");
+    }
+}
+
 /// The body of a form, with a boundary of its own, and its content type.
 fn form(boundary: &str, parts: &[(&str, &str)]) -> (String, String) {
     let part = |(head, body): &(&str, &str)| {

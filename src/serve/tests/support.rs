@@ -54,10 +54,11 @@ output = "steps.echo.output"
 [inputs]
 text = "text"
 photos = "files?"
+places = "text?"
 [[step]]
 id = "echo"
 agent = "echo"
-in = { text = "input.text", photos = "input.photos" }
+in = { text = "input.text", photos = "input.photos", places = "input.places" }
 "#;
 const HANGING: &str = r#"
 [workflow]
@@ -169,6 +170,7 @@ impl World {
             language: crate::model::language::Language::En,
             limits: Limits::default(),
             run_deadline: None,
+            places: crate::settings::general::PlaceSharing::Never,
             workflows: workflows.into(),
             door: Door::default(),
             signer: Signer::of_chance().unwrap(),

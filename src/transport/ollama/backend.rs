@@ -172,6 +172,19 @@ impl Backend for OllamaAgent {
         ColdStart::OnDemand { keeps_for }
     }
 
+    fn refuses<'a>(&'a self, request: &'a AttemptRequest) -> BoxFuture<'a, Option<AttemptFailure>> {
+        Box::pin(async move {
+            let prepared = match &request.relay {
+                None => request::chat(&self.agent, request, Wanted::Stream).await.map(|_| ()),
+                Some(relay) => match relay.kind {
+                    RelayKind::Chat => exchange::check(&self.agent, relay).await,
+                    RelayKind::Embeddings => embeddings::check(&self.agent, relay).await,
+                },
+            };
+            prepared.err().map(|failure| self.client.scrub(failure))
+        })
+    }
+
     fn warm_up(&self) -> BoxFuture<'_, Result<WarmUp, AttemptFailure>> {
         Box::pin(self.load())
     }
@@ -181,7 +194,10 @@ impl Backend for OllamaAgent {
     }
 
     fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
-        estimate::of_asked(&self.agent.asked, asked, prompt)
+        let mut estimate = estimate::of_asked(&self.agent.asked, asked, prompt)?;
+        // Somebody else's request without a cap of its own goes out with the agent's.
+        estimate.output_max = estimate.output_max.or(self.agent.asked.settings.max_output_tokens);
+        Some(estimate)
     }
 }
 

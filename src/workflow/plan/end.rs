@@ -109,7 +109,7 @@ impl RunPlan {
                 ItemState::Calling { .. } | ItemState::InLine { .. } => {
                     self.act(Action::Abort(StepKey { step, index, iteration }));
                 }
-                ItemState::Waiting | ItemState::Parked { .. } | ItemState::InDoubt => {}
+                ItemState::Waiting | ItemState::Parked { .. } | ItemState::InDoubt(_) | ItemState::Suspect => {}
             }
             let cut = self.cut_attempt(step, place, end, now);
             if has_started {

@@ -8,6 +8,7 @@ mod event;
 mod finish;
 pub mod input;
 pub mod linked;
+pub mod open;
 mod parked;
 pub mod record;
 pub mod restore;
@@ -16,6 +17,7 @@ pub mod run_plan;
 mod settle;
 mod start;
 mod state;
+mod suspects;
 #[cfg(test)]
 mod tests;
 pub mod why;

@@ -19,6 +19,7 @@ impl RunPlan {
             run_id: self.run_id.clone(),
             workflow: self.workflow.name.to_string(),
             workflow_hash: self.workflow.hash.clone(),
+            rerun_of: self.rerun_of.clone(),
             status: self.status,
             created_ms: self.unix_ms(self.created),
             started_ms: self.started.map(|at| self.unix_ms(at)),

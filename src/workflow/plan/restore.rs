@@ -7,6 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{
     action::{Action, CallRequest, Gates, StepKey},
+    open::{Doubt, NODE_STOPS, OpenCall, OpenStage, resumed_data},
     run_plan::{Mode, RunPlan, RunSeed},
     settle::Failure,
     start::invalid_expression,
@@ -17,86 +18,12 @@ use crate::{
         clock::Timestamp,
         ended::{Ended, EndedScope},
         envelope::{Envelope, ErrorCode},
-        event::{Event, EventType},
-        run::{Cause, RefusalRecord, RunStatus},
+        event::EventType,
+        run::{Cause, RunStatus},
     },
+    policy::suspects::Sentence,
     workflow::{checked::Workflow, definition::Effects},
 };
-
-/// A call that was begun so often without an end is what took the process with it, as far as anybody can tell: it waits for an operator. So
-/// many, because a process that is killed takes every call with it: of those under way in a row of kills each would soon look guilty.
-pub const DEATHS_MAX: u32 = 60;
-/// Says of a call that is begun again after the restart: it was cut by a node that stopped of itself, and killed nobody.
-const NODE_STOPS: &str = "node_stops";
-
-/// A call that had begun and not ended when whoever made it was gone.
-#[derive(Debug, Clone, PartialEq)]
-pub struct OpenCall {
-    /// Which.
-    pub key: StepKey,
-    /// Unix milliseconds of its first start.
-    pub started_ms: u64,
-    /// What refused it so far.
-    pub refusals: Vec<RefusalRecord>,
-    /// How far it had come.
-    pub stage: OpenStage,
-    /// How often it was begun and the process died before its end.
-    pub deaths: u32,
-}
-
-/// How far a call had come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenStage {
-    /// It may have been sent.
-    UnderWay,
-    /// It was refused by us and waited: nothing was sent.
-    Refused,
-}
-
-/// The calls that had begun and not ended, by a run's events.
-pub fn open_calls(workflow: &Workflow, events: &[Event]) -> Vec<OpenCall> {
-    let mut open: Vec<OpenCall> = Vec::new();
-    for event in events {
-        let Some(key) = key_of(workflow, event) else { continue };
-        let place = open.iter().position(|call| call.key == key);
-        match (event.kind, place) {
-            (EventType::StepStarted, None) => {
-                let (started_ms, stage) = (event.ts_ms, OpenStage::UnderWay);
-                open.push(OpenCall { key, started_ms, refusals: Vec::new(), stage, deaths: 1 });
-            }
-            (EventType::StepStarted, Some(place)) => {
-                open[place].stage = OpenStage::UnderWay;
-                open[place].deaths += 1;
-            }
-            (EventType::StepRetried, Some(place)) if event.data[NODE_STOPS] == true => {
-                open[place].deaths = open[place].deaths.saturating_sub(1);
-            }
-            (EventType::StepRefused, Some(place)) => {
-                open[place].stage = OpenStage::Refused;
-                open[place].deaths = 0;
-                open[place].refusals.push(RefusalRecord {
-                    at_ms: event.ts_ms,
-                    error_code: event.data["error_code"].as_str().unwrap_or_default().to_owned(),
-                    retry_after: event.data["retry_after"].as_f64(),
-                });
-            }
-            (EventType::StepFinished | EventType::StepSkipped, Some(place)) => {
-                open.remove(place);
-            }
-            _ => {}
-        }
-    }
-    open
-}
-
-/// The call that an event is about; none for the events of a `map` as a whole.
-fn key_of(workflow: &Workflow, event: &Event) -> Option<StepKey> {
-    let id = event.step.as_deref()?;
-    let step = workflow.steps.iter().position(|step| step.id() == id)?;
-    let index = event.data["index"].as_u64().and_then(|index| u32::try_from(index).ok());
-    let iteration = u32::try_from(event.data["iteration"].as_u64()?).ok()?;
-    (workflow.steps[step].map.is_some() == index.is_some()).then_some(StepKey { step, index, iteration })
-}
 
 impl RunPlan {
     /// The run as it stood when `ended` was all that was over. `started` is when it began, if it had. `seeds` are the results that it
@@ -139,7 +66,7 @@ impl RunPlan {
             return self.start(now, gates);
         }
         if self.is_live() {
-            self.emit(EventType::RunResumed, None, json!({ "reason": "restart" }));
+            self.emit(EventType::RunResumed, None, resumed_data(&self.workflow, open));
             let reopened: Vec<(usize, usize)> = open.iter().filter_map(|call| self.reopen(call, now)).collect();
             self.end_due_joins(now);
             if now < self.deadline {
@@ -155,13 +82,13 @@ impl RunPlan {
         self.workflow.steps.get(step).is_some_and(|step| step.effects == Effects::Once)
     }
 
-    /// Calls that wait for an operator: they may have acted and must not act twice, or the process died with them too often.
-    pub fn in_doubt(&self) -> Vec<CallRequest> {
+    /// Calls that wait for an operator, and why.
+    pub fn in_doubt(&self) -> Vec<(CallRequest, Doubt)> {
         let mut found = Vec::new();
         for (step, state) in self.steps.iter().enumerate() {
             for (place, item) in state.round().items.iter().enumerate() {
-                if matches!(item.state, ItemState::InDoubt) {
-                    found.extend(self.request_of(step, place));
+                if let ItemState::InDoubt(doubt) = item.state {
+                    found.extend(self.request_of(step, place).map(|request| (request, doubt)));
                 }
             }
         }
@@ -197,10 +124,7 @@ impl RunPlan {
 
     /// Whether this call waits for an operator.
     pub fn is_in_doubt(&self, key: StepKey) -> bool {
-        let state = self.steps.get(key.step).filter(|state| state.iteration() == key.iteration);
-        let place = key.index.map_or(0, |index| index as usize);
-        let item = state.and_then(|state| state.round().items.get(place));
-        self.is_live() && item.is_some_and(|item| matches!(item.state, ItemState::InDoubt))
+        self.is_live() && matches!(self.item_state(key), Some(ItemState::InDoubt(_)))
     }
 
     /// An operator lets a call that is in doubt be made again. Any other is left alone.
@@ -315,20 +239,25 @@ impl RunPlan {
         item.started = Some(started);
         item.refusals.clone_from(&call.refusals);
         item.was_interrupted = call.stage == OpenStage::UnderWay;
-        let must_wait = self.acts_once(step) || call.deaths >= DEATHS_MAX;
-        if call.stage == OpenStage::UnderWay && must_wait {
-            self.put_in_doubt(step, place, now);
+        if call.stage != OpenStage::UnderWay {
             return None;
         }
-        (call.stage == OpenStage::UnderWay).then_some((step, place))
+        match call.sentence {
+            _ if self.acts_once(step) => self.hold(step, place, ItemState::InDoubt(Doubt::ActsOnce), now),
+            Sentence::PutAside(guilt) => self.hold(step, place, ItemState::InDoubt(Doubt::Kills(guilt)), now),
+            Sentence::Try { .. } => self.hold(step, place, ItemState::Suspect, now),
+            Sentence::Free => return Some((step, place)),
+        }
+        None
     }
 
-    fn put_in_doubt(&mut self, step: usize, place: usize, now: Timestamp) {
+    /// Takes a call out of the run's own list until somebody else lets it go on.
+    fn hold(&mut self, step: usize, place: usize, state: ItemState, now: Timestamp) {
         self.steps[step].round_mut().waiting.retain(|waiting| *waiting != place);
         match self.item_input(step, place) {
             Ok(input) => {
                 self.steps[step].round_mut().items[place].input = input.map(Arc::new);
-                self.set_state(step, place, ItemState::InDoubt);
+                self.set_state(step, place, state);
             }
             Err(error) => self.settle_item(step, place, &Failure::of(Cause::Error, invalid_expression(&error)), now),
         }
@@ -346,6 +275,12 @@ impl RunPlan {
         if self.culprit.is_some() {
             self.cut_everything_idle(now);
         }
+    }
+
+    /// Where a call of a current round stands.
+    pub(super) fn item_state(&self, key: StepKey) -> Option<&ItemState> {
+        let state = self.steps.get(key.step).filter(|state| state.iteration() == key.iteration)?;
+        state.round().items.get(key.index.map_or(0, |index| index as usize)).map(|item| &item.state)
     }
 
     fn step_of(&self, end: &Ended) -> Option<usize> {

@@ -25,7 +25,13 @@ use super::{
 };
 use crate::{
     model::{
-        clock::Timestamp, ended::Ended, envelope::Envelope, event::EventType, name::Name, reply::Usage, run::RunStatus,
+        clock::Timestamp,
+        ended::Ended,
+        envelope::Envelope,
+        event::EventType,
+        name::Name,
+        reply::Usage,
+        run::{RerunOf, RunStatus},
     },
     workflow::{checked::Workflow, expression::from_json},
 };
@@ -45,6 +51,8 @@ pub struct RunSeed {
     pub currency: Option<Arc<str>>,
     /// The trace of the request that it was accepted with: its errors name it.
     pub trace_id: Option<String>,
+    /// The run that it goes on from.
+    pub rerun_of: Option<RerunOf>,
 }
 
 /// What the news that a plan is told are to it.
@@ -68,6 +76,7 @@ pub struct RunPlan {
     pub(super) unix_zero_ms: u64,
     pub(super) currency: Option<Arc<str>>,
     pub(super) trace_id: Option<String>,
+    pub(super) rerun_of: Option<RerunOf>,
     pub(super) input: Value,
     pub(super) status: RunStatus,
     pub(super) started: Option<Timestamp>,
@@ -111,6 +120,7 @@ impl RunPlan {
             unix_zero_ms: seed.unix_zero_ms,
             currency: seed.currency,
             trace_id: seed.trace_id,
+            rerun_of: seed.rerun_of,
             input,
             status: RunStatus::Queued,
             started: None,
@@ -307,7 +317,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling -= 1,
             ItemState::InLine { .. } => self.totals.in_line -= 1,
-            ItemState::InDoubt => self.totals.parked -= 1,
+            ItemState::InDoubt(_) | ItemState::Suspect => self.totals.parked -= 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked -= 1;
                 if let Some(until) = until {
@@ -317,7 +327,7 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active -= 1;
-        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt)
+        if is_under_way(state)
             && let Some(count) = self.in_flight.get_mut(&self.workflow.steps[key.step].agent)
         {
             *count -= 1;
@@ -328,7 +338,7 @@ impl RunPlan {
         match state {
             ItemState::Calling { .. } => self.totals.calling += 1,
             ItemState::InLine { .. } => self.totals.in_line += 1,
-            ItemState::InDoubt => self.totals.parked += 1,
+            ItemState::InDoubt(_) | ItemState::Suspect => self.totals.parked += 1,
             ItemState::Parked { until, .. } => {
                 self.totals.parked += 1;
                 self.alarms.extend(until.map(|until| (until, key)));
@@ -336,7 +346,7 @@ impl RunPlan {
             ItemState::Waiting | ItemState::Ended(_) => return,
         }
         self.steps[key.step].round_mut().active += 1;
-        if !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt) {
+        if is_under_way(state) {
             *self.in_flight.entry(self.workflow.steps[key.step].agent.clone()).or_default() += 1;
         }
     }
@@ -348,4 +358,9 @@ impl RunPlan {
     pub(super) fn drop_actions(&mut self) {
         self.actions.clear();
     }
+}
+
+/// Whether it counts as one of the run's calls of its agent.
+fn is_under_way(state: &ItemState) -> bool {
+    !matches!(state, ItemState::Parked { .. } | ItemState::InDoubt(_) | ItemState::Suspect)
 }

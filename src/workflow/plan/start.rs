@@ -7,6 +7,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     action::{Action, Ask, CallRequest, Gates, StepKey},
+    open::ALONE,
     run_plan::RunPlan,
     settle::Failure,
     state::{End, Item, ItemState},
@@ -174,9 +175,12 @@ impl RunPlan {
         let item = &mut self.steps[step].round_mut().items[place];
         let (index, is_new) = (item.index, item.started.is_none());
         let was_interrupted = std::mem::take(&mut item.was_interrupted);
+        let is_tried = std::mem::take(&mut item.is_tried);
         item.started.get_or_insert(now);
         if is_new {
             self.emit_step(EventType::StepStarted, step, index, json!({}));
+        } else if is_tried {
+            self.emit_step(EventType::StepStarted, step, index, json!({ "again": true, ALONE: true }));
         } else if was_interrupted || self.workflow.steps[step].effects == Effects::Once {
             self.emit_step(EventType::StepStarted, step, index, json!({ "again": true }));
         }

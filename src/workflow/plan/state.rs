@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use minijinja::value::Value;
 use serde_json::Value as Json;
 
-use super::settle::Failure;
+use super::{open::Doubt, settle::Failure};
 use crate::model::{
     clock::Timestamp,
     envelope::Envelope,
@@ -59,8 +59,10 @@ pub(super) enum ItemState {
     InLine { since: Timestamp },
     /// Until a time, a change of the gate, or both.
     Parked { until: Option<Timestamp>, cause: Cause, reason: String },
-    /// It may have acted and must not act twice, or the process died with it too often: it waits for an operator.
-    InDoubt,
+    /// It waits for an operator.
+    InDoubt(Doubt),
+    /// The process died with it several times: it waits to be tried.
+    Suspect,
     /// Over.
     Ended(Box<End>),
 }
@@ -82,6 +84,8 @@ pub(super) struct Item {
     pub(super) usage: Option<Usage>,
     /// True if its call was under way when whoever made it was gone, and was not asked for since.
     pub(super) was_interrupted: bool,
+    /// True if it is begun next as the only suspect.
+    pub(super) is_tried: bool,
     /// The failure for which a rung of the agent's ladder was asked.
     pub(super) instead_of: Option<Failure>,
 }
@@ -99,6 +103,7 @@ impl Item {
             refusals: Vec::new(),
             usage: None,
             was_interrupted: false,
+            is_tried: false,
             instead_of: None,
         }
     }

@@ -8,8 +8,10 @@ use super::{
 };
 use crate::model::{clock::Timestamp, run::RunStatus};
 
-/// Why a call waits that may have acted and must not act twice.
+/// Why a call waits for an operator: it may have acted and must not act twice, or the process died with it too often.
 pub const IN_DOUBT: &str = "in_doubt";
+/// Why a call waits with which the process died several times: such calls are begun one at a time.
+pub const SUSPECT: &str = "suspect";
 
 /// What one step, or one item of it, waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -114,7 +116,8 @@ impl RunPlan {
             for item in &state.round().items {
                 let (until, reason) = match &item.state {
                     ItemState::Parked { until, reason, .. } => (*until, reason.as_str()),
-                    ItemState::InDoubt => (None, IN_DOUBT),
+                    ItemState::InDoubt(_) => (None, IN_DOUBT),
+                    ItemState::Suspect => (None, SUSPECT),
                     _ => continue,
                 };
                 let wake = |hold: &Hold| hold.until.unwrap_or(Timestamp::NEVER);
@@ -155,7 +158,8 @@ impl RunPlan {
                 let wake_ms = until.map(|until| self.unix_ms(until));
                 Why::Parked { agent, wake_ms, reason: reason.clone() }
             }
-            ItemState::InDoubt => Why::Parked { agent, wake_ms: None, reason: IN_DOUBT.to_owned() },
+            ItemState::InDoubt(_) => Why::Parked { agent, wake_ms: None, reason: IN_DOUBT.to_owned() },
+            ItemState::Suspect => Why::Parked { agent, wake_ms: None, reason: SUSPECT.to_owned() },
             ItemState::Waiting | ItemState::Ended(_) => {
                 self.hold.as_ref().map_or(Why::Turn, |hold| self.why_held(hold))
             }

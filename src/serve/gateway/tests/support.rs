@@ -62,6 +62,7 @@ pub(super) fn state_of(settings: ServeSettings) -> AppState {
         workflows: std::collections::BTreeMap::new(),
         door: Door::default(),
         run_deadline: None,
+        places: crate::settings::general::PlaceSharing::Never,
         signer: Signer::of_chance().unwrap(),
         ending: Ending::default(),
         config: crate::serve::operator::config::ConfigDesk::new(

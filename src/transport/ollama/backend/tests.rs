@@ -6,8 +6,14 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    model::{facts::TimeoutKind, reply::Usage},
-    runtime::ports::AttemptTimeouts,
+    model::{facts::TimeoutKind, name::Name, raw_object::RawObject, reply::Usage},
+    runtime::{
+        call::CallRequest,
+        engine::Runtime,
+        ports::AttemptTimeouts,
+        relay::{Relay, RelayForm},
+        settings::{AgentSettings, ProviderSettings},
+    },
     transport::{
         client::ProviderOptions,
         fake_server::{FakeServer, Step, answer},
@@ -197,4 +203,62 @@ async fn a_caller_that_leaves_ends_the_work() {
         () = server.has_requests(1) => {}
     }
     assert!(server.sees_client_leave().await);
+}
+
+/// TRAPS B34 on a cold server: what would not be sent costs nobody the loading of a model, and nobody else is told to wait for it.
+#[tokio::test]
+async fn what_would_not_be_sent_loads_no_model() {
+    let server = FakeServer::start(vec![json_answer(200, "{}")]).await;
+    let name = |text: &str| Name::try_new(text).unwrap();
+    let model = AgentSettings { model: Some("m:8b".to_owned()), ..AgentSettings::new(name("a"), name("local")) };
+    let builder = Runtime::builder().seed(7).provider(ProviderSettings::new(name("local")));
+    let runtime = builder.agent(model, Arc::new(agent(&server))).start().await.unwrap();
+    let handle = runtime.agent("a").unwrap();
+    let relayed = |kind: RelayKind, body: Value| {
+        let (out, _) = tokio::sync::mpsc::channel(1);
+        let body = Arc::new(RawObject::try_new(body.to_string().into_bytes()).unwrap());
+        let relay = Relay { kind, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
+        CallRequest { relay: Some(relay), ..CallRequest::of(Value::Null) }
+    };
+    let user = json!([{"role": "user", "content": "hi"}]);
+    for (call, status) in [
+        (CallRequest::of(json!({"notes": "  "})), 400),
+        (CallRequest::of(json!({"notes": "word ".repeat(20_000)})), 413),
+        (relayed(RelayKind::Chat, json!({"messages": [{"role": "system", "content": "x"}]})), 400),
+        (relayed(RelayKind::Chat, json!({"messages": user, "n": 2})), 400),
+        (relayed(RelayKind::Chat, json!({"messages": user, "max_tokens": 9_000})), 413),
+        (relayed(RelayKind::Embeddings, json!({"input": [1, 2]})), 400),
+        (relayed(RelayKind::Embeddings, json!({"input": "word ".repeat(20_000)})), 413),
+    ] {
+        let error = handle.call(call).await.unwrap_err();
+        let envelope = &error.envelope;
+        assert_eq!((envelope.http_status, envelope.retryable), (status, false), "{envelope:?}");
+        assert!(error.nothing_sent && error.attempts.is_empty() && error.exhausted, "{error:?}");
+        assert!(server.requests().is_empty(), "{envelope:?}: {:?}", server.requests());
+    }
+    assert_eq!((handle.in_flight(), runtime.breaker("agent:a").unwrap().counts.entries), (0, 0));
+    // One that can be sent has its model loaded first, and is not told that somebody else does so.
+    let _ = handle.call(CallRequest::of(notes())).await;
+    assert!(server.requests().len() > 1, "{:?}", server.requests());
+}
+
+/// What is reserved for an answer is what the request goes out with.
+#[test]
+fn an_answer_is_taken_for_what_it_may_have() {
+    let client = Arc::new(ProviderClient::try_new(&ProviderOptions::at("http://127.0.0.1:9")).unwrap());
+    for (own_cap, body, want) in [
+        (Some(300), json!({"messages": []}), Some(300)),
+        (Some(300), json!({"messages": [], "max_tokens": null}), Some(300)),
+        (Some(300), json!({"messages": [], "max_tokens": 50}), Some(50)),
+        (Some(300), json!({"messages": [], "max_completion_tokens": 700}), Some(700)),
+        (None, json!({"messages": []}), None),
+    ] {
+        let asked = OpenAiSettings { max_output_tokens: own_cap, ..settings().asked };
+        let agent = OllamaAgent::try_new(Arc::clone(&client), OllamaSettings { asked, ..settings() }).unwrap();
+        let relay = Arc::new(RawObject::try_new(body.to_string().into_bytes()).unwrap());
+        let of = |kind| Asked { input: Arc::new(Value::Null), relay: Some((kind, Arc::clone(&relay))) };
+        let reserved = |kind| agent.estimate(&of(kind), None).unwrap().output_max;
+        assert_eq!(reserved(RelayKind::Chat), want, "{body}");
+        assert_eq!(reserved(RelayKind::Embeddings), Some(0), "vectors are no answer");
+    }
 }

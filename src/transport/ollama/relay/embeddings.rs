@@ -39,14 +39,22 @@ enum Encoding {
     Base64,
 }
 
-/// Asks for embeddings.
-pub(in crate::transport::ollama) async fn embed(
-    client: &ProviderClient,
-    agent: &CheckedOllama,
-    attempt: &AttemptRequest,
-    relay: &Relay,
-    progress: &Progress,
-) -> Result<Reply, AttemptFailure> {
+/// A request that is ready to be sent.
+struct Prepared {
+    body: Bytes,
+    inputs: usize,
+    encoding: Encoding,
+    /// About how many tokens its texts have.
+    counted: u64,
+}
+
+/// What embeddings would be refused for before they are asked for.
+pub(in crate::transport::ollama) async fn check(agent: &CheckedOllama, relay: &Relay) -> Result<(), AttemptFailure> {
+    prepared(agent, relay).await.map(|_| ())
+}
+
+/// The request, refused where it cannot be asked here or does not fit.
+async fn prepared(agent: &CheckedOllama, relay: &Relay) -> Result<Prepared, AttemptFailure> {
     let asked: Value = serde_json::from_str(relay.body.as_str()).map_err(|error| invalid_input(error.to_string()))?;
     let inputs = inputs(&asked)?;
     let encoding = match asked.get("encoding_format").and_then(Value::as_str) {
@@ -58,19 +66,32 @@ pub(in crate::transport::ollama) async fn embed(
     for text in &inputs {
         counted += Prompt::of_text(text).fit(agent.model(), None, agent.num_ctx).await?;
     }
+    let body = body(agent, &inputs, asked.get("dimensions"));
+    Ok(Prepared { body, inputs: inputs.len(), encoding, counted })
+}
+
+/// Asks for embeddings.
+pub(in crate::transport::ollama) async fn embed(
+    client: &ProviderClient,
+    agent: &CheckedOllama,
+    attempt: &AttemptRequest,
+    relay: &Relay,
+    progress: &Progress,
+) -> Result<Reply, AttemptFailure> {
+    let Prepared { body, inputs, encoding, counted } = prepared(agent, relay).await?;
     let outgoing = Outgoing {
         method: Method::POST,
         path: EMBED_PATH.to_owned(),
         headers: headers(attempt, Wanted::Whole)?,
-        body: Some(body(agent, &inputs, asked.get("dimensions"))),
+        body: Some(body),
     };
     let answer = client.send_heard(outgoing, &ErrorPointers::default(), attempt.capture.as_ref()).await;
     let answer = answer.map_err(corrected)?;
     let head = answer.head;
     let told = answer.into_body().await?;
     let (vectors, prompt_tokens) = vectors(head, &told)?;
-    if vectors.len() != inputs.len() {
-        return Err(bad(head, format!("{} texts were sent, and {} embeddings came back", inputs.len(), vectors.len())));
+    if vectors.len() != inputs {
+        return Err(bad(head, format!("{} texts were sent, and {} embeddings came back", inputs, vectors.len())));
     }
     let usage = prompt_tokens.filter(|told| *told > 0).map_or_else(
         || progress.tally().estimate(|| counted, 0),

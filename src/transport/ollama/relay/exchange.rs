@@ -51,6 +51,11 @@ use super::{
     request,
 };
 
+/// What a chat completion would be refused for before it is sent.
+pub(in crate::transport::ollama) async fn check(agent: &CheckedOllama, relay: &Relay) -> Result<(), AttemptFailure> {
+    request::chat(agent, &relay.body, Wanted::Stream).await.map(|_| ())
+}
+
 /// Asks for a chat completion.
 pub(in crate::transport::ollama) async fn chat(
     client: &ProviderClient,

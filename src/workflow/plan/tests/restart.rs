@@ -17,9 +17,14 @@ use crate::{
         name::Name,
         run::{RunRecord, RunStatus, StepStatus},
     },
+    policy::suspects::{BLAMES_MAX, DEATHS_MAX, Guilt, SUSPECT_DEATHS},
     workflow::{
         check::load,
-        plan::{action::GateLook, restore::DEATHS_MAX, run_plan::RunPlan},
+        plan::{
+            action::{GateLook, StepKey},
+            open::Doubt,
+            run_plan::RunPlan,
+        },
     },
 };
 
@@ -133,8 +138,8 @@ fn what_may_act_only_once_waits_for_an_operator() {
     let why = serde_json::to_value(world.plan().why()).unwrap();
     assert_eq!((&why["state"], &why["reason"]), (&json!("parked"), &json!("in_doubt")));
     let doubtful = world.plan().in_doubt();
-    assert_eq!((doubtful.len(), doubtful[0].agent.as_str()), (1, "a"));
-    let released = world.released(doubtful[0].key).run_on();
+    assert_eq!((doubtful.len(), doubtful[0].0.agent.as_str()), (1, "a"));
+    let released = world.released(doubtful[0].0.key).run_on();
     assert_eq!((released.status(), released.called().len()), (RunStatus::Completed, 3));
     let waits =
         World::with_head("output = \"1\"\ndeadline = \"1m\"", text, nothing()).run_until(1).restarted().run_on();
@@ -144,35 +149,93 @@ fn what_may_act_only_once_waits_for_an_operator() {
     assert_eq!((over.status(), over.called().len()), (RunStatus::Completed, 3));
 }
 
+/// Two steps beside each other, so that there is always one that is no suspect's.
+fn pair() -> World {
+    let text = "[[step]]\nid = \"kills\"\nagent = \"a\"\n[[step]]\nid = \"well\"\nagent = \"b\"\n";
+    let world = World::with_head("output = \"1\"\ndeadline = \"10m\"", text, nothing());
+    world.agent("a", [Answer::Hangs]).agent("b", [Answer::Hangs])
+}
+
+const KILLS: StepKey = StepKey { step: 0, index: None, iteration: 0 };
+
+fn suspects(world: &World) -> Vec<Value> {
+    let resumed = world.data(EventType::RunResumed, None);
+    resumed.last().and_then(|data| data["suspects"].as_array()).cloned().unwrap_or_default()
+}
+
 /// A call that takes the process with it must not keep the service from starting for ever.
 #[test]
-fn what_the_process_dies_with_is_put_aside() {
-    let head = "output = \"1\"\ndeadline = \"1m\"";
-    let begun = || World::with_head(head, &chain(&["a", "b"]), nothing()).run_until(1);
-    let mut world = begun();
-    for deaths in 1..DEATHS_MAX {
+fn what_the_process_dies_with_is_tried_alone_and_put_aside() {
+    let mut world = pair().run_until(1);
+    for deaths in 1..SUSPECT_DEATHS {
         world = world.restarted();
-        assert_eq!(world.called().len(), deaths as usize + 1, "asked for again");
+        assert_eq!(world.called().len(), 2 * (deaths as usize + 1), "asked for again");
     }
+    for blamed in 0..BLAMES_MAX {
+        world = world.restarted();
+        let why = serde_json::to_value(world.plan().why_steps()).unwrap();
+        assert_eq!((&why[0]["state"], &why[0]["reason"]), (&json!("parked"), &json!("suspect")));
+        assert_eq!(suspects(&world)[0]["blamed"], json!(blamed), "{:?}", suspects(&world));
+        assert_eq!((world.status(), world.plan().in_doubt().len()), (RunStatus::Parked, 0));
+        assert!(world.plan().is_on_trial(KILLS));
+        let before = world.called().len();
+        world = world.tried(KILLS);
+        assert_eq!(world.called().len(), before + 1, "it alone");
+        assert_eq!(world.data(EventType::StepStarted, Some("kills")).last().unwrap()["alone"], json!(true));
+        // A turn that is not its own changes nothing.
+        world = world.tried(KILLS);
+        assert_eq!(world.called().len(), before + 1);
+    }
+    for _ in 0..2 {
+        // It stays so over further restarts.
+        world = world.restarted();
+        let doubtful = world.plan().in_doubt();
+        assert_eq!((doubtful.len(), doubtful[0].0.key, doubtful[0].1), (1, KILLS, Doubt::Kills(Guilt::Blamed)));
+        assert!(!world.plan().acts_once(0) && !world.plan().is_on_trial(KILLS));
+    }
+    // An operator can let it go on.
+    let before = world.called().len();
+    let released = world.released(KILLS);
+    assert_eq!((released.called().len(), released.status()), (before + 1, RunStatus::Running));
+}
+
+#[test]
+fn who_dies_without_a_trial_takes_the_blame_back() {
+    let mut world = pair().run_until(1);
+    for _ in 0..SUSPECT_DEATHS {
+        world = world.restarted();
+    }
+    world = world.tried(KILLS).restarted();
+    let told = &suspects(&world)[0];
+    assert_eq!((&told["step"], &told["blamed"]), (&json!("kills"), &json!(1)));
+    assert_eq!(told["quiet_ms"], json!(15 * 250), "{told}");
     world = world.restarted();
-    assert_eq!((world.status(), world.called().len()), (RunStatus::Parked, DEATHS_MAX as usize));
-    let doubtful = world.plan().in_doubt();
-    assert_eq!((doubtful.len(), doubtful[0].agent.as_str()), (1, "a"));
-    assert!(!world.plan().acts_once(doubtful[0].key.step));
-    // It stays so over further restarts, and an operator can let it go on.
-    let mut world = world.restarted();
-    assert_eq!((world.status(), world.plan().in_doubt().len()), (RunStatus::Parked, 1));
-    let released = world.released(doubtful[0].key).run_on();
-    assert_eq!(released.status(), RunStatus::Completed);
+    assert_eq!(suspects(&world)[0]["blamed"], json!(0));
+    // Nor is one blamed that ran for long, or that a node cut which stopped of itself.
+    world = world.tried(KILLS).down_until(60_000).restarted();
+    assert_eq!(suspects(&world)[0]["blamed"], json!(0));
+    world = world.tried(KILLS).stopped().restarted();
+    assert_eq!(suspects(&world)[0]["blamed"], json!(0));
+}
+
+#[test]
+fn who_outlives_its_trial_goes_on_and_who_is_held_back_ends_with_its_run() {
+    let text = "[[step]]\nid = \"kills\"\nagent = \"a\"\n";
+    let slow =
+        || World::with_head("output = \"1\"\ndeadline = \"1m\"", text, nothing()).agent("a", [good(50, json!(1))]);
+    let held = || (0..SUSPECT_DEATHS).fold(slow().run_until(1), |world, _| world.restarted());
+    let world = held().tried(KILLS).run_on();
+    assert_eq!(world.status(), RunStatus::Completed);
+    let world = held().run_on();
+    assert_eq!((world.status(), world.called().len()), (RunStatus::TimedOut, SUSPECT_DEATHS as usize));
+    let mut world = held().cancelled();
+    assert_eq!((world.status(), world.plan().is_on_trial(KILLS)), (RunStatus::Cancelled, false));
     // A node that stops of itself is nobody's death.
-    let mut world = begun();
+    let mut world = slow().run_until(1);
     for _ in 0..4 * DEATHS_MAX {
         world = world.stopped().restarted();
     }
-    assert_eq!((world.plan().in_doubt().len(), world.run_on().status()), (0, RunStatus::Completed));
-    // Fewer deaths are none of its business.
-    let world = begun().restarted().restarted().run_on();
-    assert_eq!(world.status(), RunStatus::Completed);
+    assert_eq!((suspects(&world).len(), world.run_on().status()), (0, RunStatus::Completed));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use crate::{
         check::load,
         plan::{
             action::{Action, Ask, CallDone, CallFailed, CallRequest, GateLook, Gates, NewEvent, Resend, StepKey},
-            restore::open_calls,
+            open::{judge, open_calls},
             run_plan::{RunPlan, RunSeed},
         },
     },
@@ -229,7 +229,9 @@ impl World {
         let started = Some(Timestamp::ZERO);
         let workflow = Arc::clone(self.plan.workflow());
         let events: Vec<Event> = self.journal.iter().flat_map(|(_, events)| events.clone()).collect();
-        let open = open_calls(&workflow, &events);
+        let mut open = vec![open_calls(&workflow, &events)];
+        judge(&mut open, Some(UNIX_ZERO_MS + self.now.millis()));
+        let open = open.remove(0);
         let plan = RunPlan::restore(workflow, &self.input, seed(None), Vec::new(), started, &self.ended());
         self.plan = plan.unwrap().journaled();
         self.may_resend.extend(self.open.iter().map(|key| (*key, true)));
@@ -243,10 +245,24 @@ impl World {
         self
     }
 
+    /// Its caller cancels it now.
+    pub(super) fn cancelled(mut self) -> Self {
+        let actions = self.plan.cancel(self.now);
+        self.perform(actions);
+        self
+    }
+
     /// The node stops of itself, and says so.
     pub(super) fn stopped(mut self) -> Self {
         let said = self.plan.leave_unsent(&[]);
         self.perform(said);
+        self
+    }
+
+    /// It is the turn of a call that is held back as a suspect.
+    pub(super) fn tried(mut self, key: StepKey) -> Self {
+        let actions = self.plan.try_alone(key, self.now, &self.gates);
+        self.perform(actions);
         self
     }
 
@@ -513,6 +529,7 @@ pub(super) fn seed(deadline: Option<Duration>) -> RunSeed {
         unix_zero_ms: UNIX_ZERO_MS,
         currency: None,
         trace_id: Some(TRACE_ID.to_owned()),
+        rerun_of: None,
     }
 }
 
