@@ -17,7 +17,7 @@ use super::{
     loaded_files::{Layers, Look},
     project::Project,
     say::say,
-    serve_command::check_reach,
+    serve_command::{check_reach, warn},
 };
 use crate::{
     model::name::Name,
@@ -163,9 +163,7 @@ impl Reloading<'_> {
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
         self.check_reach(&settings, &keys).map_err(lines)?;
-        for warning in &settings.warnings {
-            say(&format!("watertight: warning: {warning}"));
-        }
+        warn(&settings);
         let Some(running) = self.state.door.now() else {
             return Err(vec!["the service is not there yet, or not any more".to_owned()]);
         };

@@ -76,9 +76,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     if let Some(listen) = args.listen {
         settings.serve.listen = listen;
     }
-    for warning in &settings.warnings {
-        say(&format!("watertight: warning: {warning}"));
-    }
+    warn(&settings);
     // Before what is in them is read, so that no change of theirs is missed.
     reasons.loaded_from(&project, &settings);
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
@@ -128,6 +126,13 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         log.close()?;
     }
     Ok(())
+}
+
+/// Says what is odd about a configuration that holds.
+pub(super) fn warn(settings: &Settings) {
+    for warning in &settings.warnings {
+        say(&format!("watertight: warning: {warning}"));
+    }
 }
 
 /// A service that other machines reach needs keys, or words that say that it shall have none.
