@@ -327,6 +327,7 @@ impl RuntimeBuilder {
             captures: self.captures,
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),
+            reloaded: tokio::sync::Notify::new(),
             gone_gauges: ArcSwap::default(),
         }))
     }

@@ -291,6 +291,8 @@ pub(crate) struct Shared {
     pub(crate) captures: Option<Captures>,
     /// One reload at a time.
     pub(crate) reloading: tokio::sync::Mutex<()>,
+    /// Told whenever a reload is in place.
+    pub(crate) reloaded: tokio::sync::Notify,
     /// Gauges of what is gone: they say nothing any more. Written by a reload.
     pub(crate) gone_gauges: ArcSwap<Vec<GoneGauge>>,
 }

@@ -31,6 +31,7 @@ mod guards_of_load;
 mod keys;
 mod ladder;
 mod line;
+mod line_reload;
 mod lost;
 mod outside;
 mod panics;

@@ -103,7 +103,9 @@ pub(crate) fn put_in_place(shared: &Shared, old: &AgentTable, table: &Arc<AgentT
     for core in &old.agents {
         core.superseded.store(true, Ordering::Release);
     }
-    gone::take_away(shared, old, table)
+    let gone = gone::take_away(shared, old, table);
+    shared.reloaded.notify_waiters();
+    gone
 }
 
 /// Whether a core is one of an agent that can be called, at one of its targets.

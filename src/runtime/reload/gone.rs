@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::apply::is_present;
 use crate::{
     model::name::Name,
-    policy::breaker::state::StateName,
+    policy::{breaker::state::StateName, compartment::needs::CountId},
     runtime::{
         core::{AgentTable, ProviderCore, Shared, lock},
         engine::Runtime,
@@ -37,20 +37,32 @@ impl Runtime {
     }
 }
 
-/// Targets that were here and are not in `new` let nobody in any more, and callers in line for an agent that is gone go. The places of
-/// those targets.
+/// Targets that were here and are not in `new` let nobody in any more, and callers in line for an agent that is gone, or is somewhere else
+/// now, leave it to look for it anew. The places of those targets.
 pub(super) fn take_away(shared: &Shared, old: &AgentTable, new: &AgentTable) -> Vec<usize> {
     let is_gone = |index: &usize| new.agents.get(*index).is_none_or(|core| !is_present(new, core));
     let gone: Vec<usize> = old.agents.iter().map(|core| core.index).filter(is_gone).collect();
     for core in gone.iter().filter_map(|index| old.agents.get(*index)) {
         core.presence.go();
     }
-    for name in old.places.keys().filter(|name| !new.places.contains_key(*name)) {
-        if let Some(core) = old.places.get(name).and_then(|place| old.agents.get(*place)) {
-            shared.compartments.dismiss(core.common.count);
+    for (name, before) in &old.places {
+        let Some(core) = old.agents.get(*before) else { continue };
+        match new.places.get(name) {
+            None => shared.compartments.dismiss(core.common.count),
+            Some(now) if ways(old, *before) != ways(new, *now) => {
+                shared.compartments.dismiss_callers(core.common.count);
+            }
+            Some(_) => {}
         }
     }
     gone
+}
+
+/// The ways to an agent: its targets, and the slots that each of them needs of its provider.
+fn ways(table: &AgentTable, place: usize) -> Vec<(usize, Option<CountId>)> {
+    let Some(first) = table.agents.get(place) else { return Vec::new() };
+    let further = first.further.iter().filter_map(|index| table.agents.get(*index));
+    std::iter::once(first).chain(further).map(|core| (core.index, core.provider.count)).collect()
 }
 
 /// Notes what is gone, and lets its gauges show nothing.
