@@ -60,6 +60,7 @@ mod presence;
 mod probing;
 mod provider_shares;
 mod rates;
+mod reader_wait;
 pub(crate) mod refusal;
 mod root;
 mod run_call;

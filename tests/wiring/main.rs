@@ -36,6 +36,7 @@ mod lost;
 mod outside;
 mod panics;
 mod probing;
+mod readers;
 mod reload;
 mod reload_counts;
 mod reload_gauges;

@@ -133,13 +133,12 @@ impl Passing {
 
     /// The last that a client gets of an answer that we end ourselves: a word of it, or no end at all.
     fn cut_short(&self, envelope: Envelope) -> Result<Bytes, std::io::Error> {
-        let code = envelope.error_code.as_str();
-        tracing::warn!(
-            agent = self.agent.as_str(),
-            trace_id = self.facts.trace_id,
-            code,
-            "an answer is ended before its end"
-        );
+        let (agent, trace_id, code) = (self.agent.as_str(), &*self.facts.trace_id, envelope.error_code.as_str());
+        if self.last_words.is_cancelled() {
+            tracing::warn!(agent, trace_id, code, "grace is over: an answer is ended before its end");
+        } else {
+            tracing::debug!(agent, trace_id, code, "an answer is ended before its end");
+        }
         match &self.events {
             Some(tail) if tail.is_between_events() => {
                 Ok(Bytes::from(sse::named("error", &self.facts.dressed(envelope).to_wire())))
