@@ -78,4 +78,4 @@ mod warming;
 mod write_ahead;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
