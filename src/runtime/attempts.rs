@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     adaptive::Told,
     agent_actor::{InHand, Job, Leg, Turn},
-    attempt_cut::{cancelled, cut_failure},
+    attempt_cut::{Patience, cancelled},
     attempt_request::{Watchers, attempt_request},
     call::{CallError, CallReply, CallRequest},
     call_record::{Caller, attempt_record},
@@ -246,6 +246,7 @@ impl Call {
         let age = tokio::time::sleep(slow_call);
         tokio::pin!(age);
         let mut ageing = !self.slow;
+        let mut patience = Patience::new(limit, cut_ending);
         loop {
             tokio::select! {
                 biased;
@@ -255,7 +256,13 @@ impl Call {
                     let is_hung = elapsed > slow_call && progress.first_content().is_none();
                     return Err(cancelled(is_hung && !self.is_excused(progress)));
                 }
-                () = &mut cut => return Err(cut_failure(cut_ending, limit)),
+                () = &mut cut => {
+                    let left = self.deadline.map(|deadline| deadline.since(self.shared.now()));
+                    match patience.for_reader(progress.reader_wait(), left) {
+                        Some(more) => cut.as_mut().reset(tokio::time::Instant::now() + more),
+                        None => return Err(patience.over()),
+                    }
+                }
                 () = &mut age, if ageing => {
                     let now = self.shared.now();
                     if self.is_excused(progress) {
@@ -265,9 +272,10 @@ impl Call {
                         self.report_ageing(now);
                     } else {
                         // At the threshold exactly nothing is slow yet; a stream's pace is asked about again.
+                        let young = slow_call.saturating_sub(progress.timing(now).elapsed);
                         let again = match agent.settings.slow_by {
                             SlowBy::Pace(_) => PACE_QUESTION,
-                            SlowBy::Total | SlowBy::FirstToken => Duration::from_millis(1),
+                            SlowBy::Total | SlowBy::FirstToken => young + Duration::from_millis(1),
                         };
                         ageing = agent.settings.slow_by != SlowBy::FirstToken || progress.first_content().is_none();
                         age.as_mut().reset(tokio::time::Instant::now() + again);

@@ -163,10 +163,10 @@ impl Book {
     /// is recorded below it, and neither is what a call of its earlier generation came to.
     pub(crate) fn outcome(&mut self, facts: &Facts, source: Source, keyed: Keyed) {
         let judgement = judge(&facts.ending, keyed);
-        let passes = &facts.permit.passes;
+        let (passes, how) = (&facts.permit.passes, (facts.ending.connected(), facts.at));
         let mut below = false;
         if let Some(passed) = &passes.provider {
-            self.record(passed, judgement.provider, facts.slow, source, facts);
+            self.record(passed, judgement.provider, facts.slow, source, how);
             below = self.is_shut(passed.guard.id) || self.is_over(passed);
         }
         // Slowness is the target's: one slow agent must not shut a key that others use.
@@ -175,10 +175,17 @@ impl Book {
         {
             let Some(passed) = passed else { continue };
             let verdict = if below { Verdict::Ignored } else { verdict };
-            self.record(passed, verdict, slow, source, facts);
+            self.record(passed, verdict, slow, source, how);
         }
         if let Some(passed) = passes.key.as_ref().or(passes.target.as_ref()) {
             self.act(passed, judgement, facts.at);
+        }
+    }
+
+    /// The answer of a call that is a trial flows on and on. It has shown what a trial is to show, and is not waited for.
+    pub(crate) fn flows(&mut self, passes: &Passes, source: Source, at: Timestamp) {
+        for passed in passes.all().filter(|passed| passed.pass.kind == PassKind::Trial) {
+            self.record(passed, Verdict::Success, false, source, (true, at));
         }
     }
 
@@ -251,12 +258,19 @@ impl Book {
     }
 
     /// Records a verdict in one breaker.
-    fn record(&mut self, passed: &GatePass, verdict: Verdict, slow: bool, source: Source, facts: &Facts) {
+    fn record(
+        &mut self,
+        passed: &GatePass,
+        verdict: Verdict,
+        slow: bool,
+        source: Source,
+        (connected, at): (bool, Timestamp),
+    ) {
         let (id, pass) = (passed.guard.id, passed.pass);
-        let outcome = Outcome { verdict, slow, source, connected: facts.ending.connected() };
+        let outcome = Outcome { verdict, slow, source, connected };
         let mut effect = Effect::default();
         self.change(id, |breaker| {
-            effect = breaker.record(pass, outcome, facts.at);
+            effect = breaker.record(pass, outcome, at);
             std::mem::take(&mut effect.transitions)
         });
         let Some(entry) = self.entries.get(id.0) else { return };

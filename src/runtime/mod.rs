@@ -60,6 +60,7 @@ mod presence;
 mod probing;
 mod provider_shares;
 mod rates;
+mod reader_wait;
 pub(crate) mod refusal;
 mod root;
 mod run_call;
@@ -77,4 +78,4 @@ mod warming;
 mod write_ahead;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     adaptive::Told,
-    attempt_cut::cut_failure,
+    attempt_cut::{cut_between, cut_failure},
     call::{CallContext, CallError},
     call_record::{Caller, OutsideWork, logged_work},
     handle::AgentHandle,
@@ -110,7 +110,10 @@ impl Admission {
             tokio::select! {
                 biased;
                 result = &mut work => break result,
-                () = &mut cut => break Err(cut_failure(cut_ending, limit)),
+                () = &mut cut => break Err(match part {
+                    Part::Head => cut_failure(cut_ending, limit),
+                    Part::Piece => cut_between(cut_ending, limit),
+                }),
                 () = &mut age, if may_grow_old => {
                     may_grow_old = false;
                     self.grow_old();
@@ -180,7 +183,23 @@ impl Admission {
         if let Some(now) = self.permit.as_ref().map(|permit| permit.shared.now()) {
             let took = self.took(now);
             self.first_content.get_or_insert(took);
+            self.flow(now);
         }
+    }
+
+    /// A trial whose answer began in time and still flows after as long as a slow one takes has done well: nobody waits for its end, which
+    /// may be hours away.
+    fn flow(&mut self, now: Timestamp) {
+        let Some(permit) = self.permit.as_ref().filter(|permit| permit.passes.any_trial()) else { return };
+        let breaker = &permit.agent.settings.breaker;
+        let shown_after = breaker.trial_timeout.map_or(breaker.slow_call, |timeout| breaker.slow_call.min(timeout / 2));
+        if now.since(self.started) <= shown_after || self.is_slow(breaker.slow_call, now) {
+            return;
+        }
+        let Some(permit) = &mut self.permit else { return };
+        let message = SupervisorMessage::Flows { agent: permit.agent.index, passes: permit.passes.clone(), at: now };
+        permit.shared.supervisor.cast(message);
+        permit.passes.end_trials();
     }
 
     /// It answered with this status.

@@ -122,6 +122,13 @@ impl Passes {
         self.all().any(|passed| passed.pass.kind == PassKind::Trial)
     }
 
+    /// What became of the trials is told: from now on the call is none.
+    pub(crate) fn end_trials(&mut self) {
+        for passed in [&mut self.provider, &mut self.key, &mut self.target].into_iter().flatten() {
+            passed.pass.kind = PassKind::Plain;
+        }
+    }
+
     /// Everything was granted: the supervisor hears of the trials.
     pub(crate) fn announce(&self, shared: &Shared, at: Timestamp) {
         for passed in self.all() {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{
     capture::CaptureSlot,
+    reader_wait::ReaderWait,
     relay::{Relay, RelayKind},
     tally::Tally,
     token_count::TokenCounter,
@@ -163,6 +164,7 @@ pub struct Progress {
     loads: AtomicBool,
     deltas: Option<mpsc::Sender<String>>,
     tally: Arc<Tally>,
+    reader: ReaderWait,
 }
 
 #[derive(Clone)]
@@ -185,6 +187,7 @@ impl Progress {
             loads: AtomicBool::new(false),
             deltas,
             tally: Arc::default(),
+            reader: ReaderWait::new(),
         }
     }
 
@@ -207,8 +210,18 @@ impl Progress {
         self.first_content.get_or_init(|| self.clock.0.now());
         self.pieces.fetch_add(1, Ordering::Relaxed);
         if let Some(deltas) = &self.deltas {
-            let _ = deltas.send(text.to_owned()).await;
+            let _ = self.by_reader(deltas.send(text.to_owned())).await;
         }
+    }
+
+    /// Hands output on that goes its own way, and waits for its reader: in that time the attempt's clock stands still.
+    pub async fn by_reader<T>(&self, hand_on: impl Future<Output = T>) -> T {
+        self.reader.during(hand_on).await
+    }
+
+    /// How long its output has waited for its reader.
+    pub(crate) fn reader_wait(&self) -> Duration {
+        self.reader.so_far()
     }
 
     /// Output of the model came that goes its own way (a relayed frame): the attempt is committed as by any content.
@@ -233,7 +246,7 @@ impl Progress {
     /// What the question of slowness is asked about, at `now`.
     pub(crate) fn timing(&self, now: Timestamp) -> Timing {
         Timing {
-            elapsed: now.since(self.started),
+            elapsed: now.since(self.started).saturating_sub(self.reader_wait()),
             first_content: self.first_content().map(|first| first.since(self.started)),
             tokens: self.pieces(),
         }

@@ -58,6 +58,8 @@ pub(crate) enum SupervisorMessage {
     Outcome(Box<Facts>),
     /// An attempt in flight is slow by now.
     Aged { agent: usize, passes: Passes, at: Timestamp },
+    /// The answer of a trial has begun in time, and flows.
+    Flows { agent: usize, passes: Passes, at: Timestamp },
     /// A caller took a trial.
     TrialTaken { breaker: BreakerId, pass: Pass, opened_it: bool, at: Timestamp },
     /// A caller turned a gate half-open without a trial for itself.
@@ -178,6 +180,11 @@ impl SupervisorActor {
             SupervisorMessage::Aged { agent, passes, at } => {
                 if let Some(agent) = self.shared.at(*agent) {
                     book.aged(passes, agent.source, *at);
+                }
+            }
+            SupervisorMessage::Flows { agent, passes, at } => {
+                if let Some(agent) = self.shared.at(*agent) {
+                    book.flows(passes, agent.source, *at);
                 }
             }
             &SupervisorMessage::TrialTaken { breaker, pass, opened_it, at } => {

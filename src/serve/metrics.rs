@@ -1,6 +1,6 @@
 //! `/metrics` as Prometheus reads it. The program installs the recorder, never the library; what a rule may name is there from the start.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
@@ -24,6 +24,7 @@ use crate::{
     policy::fallback::Reason,
     runtime::{
         metric::{self, Kind, SECONDS_BUCKETS},
+        reload::gone::GoneGauge,
         spent::Guess,
     },
 };
@@ -121,22 +122,23 @@ pub(crate) async fn metrics_page(State(state): State<AppState>, caller: Caller) 
     caller.must_be_operator()?;
     let Some(MetricsPage(handle)) = &state.metrics else { return Err(Failure::not_found("metrics page here")) };
     let kind = (header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-    let gone = state.door.now().map(|running| running.runtime.gone_labels()).unwrap_or_default();
+    let gone = state.door.now().map(|running| running.runtime.gone_gauges()).unwrap_or_default();
     Ok(([kind], without_gone(&handle.render(), &gone)).into_response())
 }
 
 /// The page without the gauges of what a reload took away: they would say for ever what was true at its end. Counters stay, so that
 /// rates over that moment are right.
-fn without_gone(page: &str, gone: &[(&'static str, Arc<str>)]) -> String {
-    if gone.is_empty() {
-        return page.to_owned();
-    }
+fn without_gone(page: &str, gone: &[GoneGauge]) -> String {
     let escaped = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let gone: Vec<String> = gone.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
-    let is_gauge = |name: &str| metric::ALL.iter().any(|metric| metric.name == name && metric.kind == Kind::Gauge);
+    let label = |(key, value): &(&'static str, Arc<str>)| format!("{key}=\"{}\"", escaped(value));
+    let mut labels_of: HashMap<&str, Vec<Vec<String>>> = HashMap::new();
+    for gone in gone {
+        labels_of.entry(gone.gauge).or_default().push(gone.labels.iter().map(label).collect());
+    }
     let is_gone = |line: &&str| {
         let Some((name, labels)) = line.split_once('{') else { return false };
-        is_gauge(name) && gone.iter().any(|label| has_label(labels, label))
+        let gone = labels_of.get(name).into_iter().flatten();
+        gone.into_iter().any(|gone| gone.iter().all(|label| has_label(labels, label)))
     };
     page.lines().filter(|line| !is_gone(line)).fold(String::with_capacity(page.len()), |page, line| page + line + "\n")
 }
@@ -153,11 +155,21 @@ mod tests {
     /// B42: gauges of what is gone vanish, and nothing else does.
     #[test]
     fn gauges_of_what_is_gone_vanish() {
-        let kept = "# TYPE watertight_slots gauge\nwatertight_slots{agent=\"draft2\"} 3\nwatertight_admitted_total{agent=\"draft\"} 9\n";
+        let kept = "# TYPE watertight_slots gauge\nwatertight_slots{agent=\"draft2\"} 3\nwatertight_admitted_total{agent=\"draft\"} 9\n\
+            watertight_model_warmth{provider=\"a\",model=\"y\",state=\"warm\"} 1\n";
         let page = format!(
-            "{kept}watertight_slots{{agent=\"draft\"}} 3\nwatertight_breaker_state{{state=\"open\",breaker=\"agent:draft:a/\\\"b\"}} 1\n"
+            "{kept}watertight_slots{{agent=\"draft\"}} 3\nwatertight_breaker_state{{state=\"open\",breaker=\"agent:draft:a/\\\"b\"}} 1\n\
+            watertight_model_warmth{{provider=\"a\",model=\"x\",state=\"warm\"}} 1\n"
         );
-        let gone = [("agent", Arc::from("draft")), ("breaker", Arc::from("agent:draft:a/\"b"))];
+        let of = |gauge: metric::Metric, labels: &[(&'static str, &str)]| GoneGauge {
+            gauge: gauge.name,
+            labels: labels.iter().map(|(key, value)| (*key, Arc::from(*value))).collect(),
+        };
+        let gone = [
+            of(metric::SLOTS, &[("agent", "draft")]),
+            of(metric::BREAKER_STATE, &[("breaker", "agent:draft:a/\"b")]),
+            of(metric::MODEL_WARMTH, &[("provider", "a"), ("model", "x")]),
+        ];
         assert_eq!(without_gone(&page, &gone), kept);
         assert_eq!(without_gone(&page, &[]), page);
     }

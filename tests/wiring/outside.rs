@@ -287,3 +287,44 @@ async fn work_outside_is_logged_with_its_own_time_and_status() {
     let records = log.0.lock().unwrap();
     assert_eq!((records[0].status, records[0].duration_ms), (Some(201), 20));
 }
+
+/// After an outage everybody comes back for a stream that has no end. Trials that flow have shown what they are to show: the gate opens for
+/// all, and is not shut again because a trial does not end.
+#[tokio::test(start_paused = true)]
+async fn trials_that_flow_without_end_close_the_gate() {
+    for flows in [true, false] {
+        let runtime = builder().provider(provider("local")).guarded(agent("mail", "local")).start().await.unwrap();
+        let handle = runtime.agent("mail").unwrap();
+        for _ in 0..5 {
+            handle.enter(&CallContext::default()).unwrap().finish(Ending::status(503));
+            settle().await;
+        }
+        assert_eq!(runtime.breaker("agent:mail").unwrap().state, StateName::Open);
+        pass(Duration::from_secs(34)).await;
+        let mut streams: Vec<_> = (0..5).map(|_| handle.enter(&CallContext::default()).unwrap()).collect();
+        assert!(handle.enter(&CallContext::default()).is_err(), "so many trials and no more");
+        for _ in 0..40 {
+            for stream in &mut streams {
+                if flows {
+                    stream.wait_for(Part::Piece, std::future::ready(Ok(()))).await.unwrap();
+                    stream.content();
+                }
+            }
+            pass(Duration::from_secs(10)).await;
+        }
+        let breaker = runtime.breaker("agent:mail").unwrap();
+        if flows {
+            assert_eq!(breaker.state, StateName::Closed);
+            // How they end in the end is nothing to the state that they opened, and gives back what they hold.
+            drop(streams.pop());
+            for stream in streams {
+                stream.finish(Ending::StreamCut);
+            }
+            settle().await;
+            assert_eq!(handle.in_flight(), 0);
+            assert_eq!(runtime.breaker("agent:mail").unwrap().counts.entries, 0);
+        } else {
+            assert_ne!(breaker.state, StateName::Closed, "silence shows nothing");
+        }
+    }
+}

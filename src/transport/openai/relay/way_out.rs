@@ -74,9 +74,9 @@ impl<'a> Way<'a> {
             waited: self.progress.elapsed(),
         };
         self.progress.output_came();
-        hand_on(self.relay, RelayPiece::Began(began)).await?;
+        self.progress.by_reader(hand_on(self.relay, RelayPiece::Began(began))).await?;
         for frame in std::mem::take(&mut self.held) {
-            hand_on(self.relay, RelayPiece::Frame(frame)).await?;
+            self.progress.by_reader(hand_on(self.relay, RelayPiece::Frame(frame))).await?;
         }
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Frames for Way<'_> {
             if meaning == Meaning::Output {
                 self.progress.output_came();
             }
-            return hand_on(self.relay, RelayPiece::Frame(frame)).await;
+            return self.progress.by_reader(hand_on(self.relay, RelayPiece::Frame(frame))).await;
         }
         self.held_bytes += frame.len();
         self.held.push(frame);
@@ -108,7 +108,7 @@ impl Frames for Way<'_> {
         if self.progress.first_content().is_none() {
             self.begin().await?;
         }
-        hand_on(self.relay, RelayPiece::Frame(Bytes::from_static(DONE))).await
+        self.progress.by_reader(hand_on(self.relay, RelayPiece::Frame(Bytes::from_static(DONE)))).await
     }
 }
 
