@@ -25,12 +25,20 @@ use crate::{
 const SECRET_BYTES_MIN: usize = 16;
 
 /// Who is told of the ends of calls that were put off, if anybody is. Its secret is fetched here.
-pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<Arc<dyn Push>>, Stop> {
-    let Some(table) = &settings.deferred.webhook else { return Ok(None) };
-    let secret = resolve_secret(&table.secret, &|name| project.environment(name)).map_err(Stop::usage)?;
+pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<Arc<Webhook>>, Stop> {
+    let (Some(table), Some(secret)) = (&settings.deferred.webhook, secret(project, settings)?) else { return Ok(None) };
     let routes =
         WebhookRoutes { url: table.url.clone(), features: table.features.clone(), tenants: table.tenants.clone() };
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::since_unix_epoch());
+    let webhook = Webhook::try_new(routes, secret, table.private_names, clock);
+    let webhook = webhook.map_err(|error| Stop::Usage(format!("deferred.webhook: {error}")))?;
+    Ok(Some(Arc::new(webhook)))
+}
+
+/// What such news are signed with, if anybody is told.
+pub(super) fn secret(project: &Project, settings: &Settings) -> Result<Option<Secret>, Stop> {
+    let Some(table) = &settings.deferred.webhook else { return Ok(None) };
+    let secret = resolve_secret(&table.secret, &|name| project.environment(name)).map_err(Stop::usage)?;
     let secret = secret.expose();
     if secret.len() < SECRET_BYTES_MIN {
         let rule = format!(
@@ -39,21 +47,19 @@ pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<A
         );
         return Err(Stop::Usage(format!("{}: {rule}", table.secret.key)));
     }
-    let webhook = Webhook::try_new(routes, Secret::new(secret), table.private_names, clock);
-    let webhook = webhook.map_err(|error| Stop::Usage(format!("deferred.webhook: {error}")))?;
-    Ok(Some(Arc::new(webhook)))
+    Ok(Some(Secret::new(secret)))
 }
 
 /// The same runtime with whole ladders and a queue in the journal.
 pub(super) fn with_queue(
     builder: RuntimeBuilder,
-    project: &Project,
     settings: &Settings,
     journal: &Arc<SqliteJournal>,
-) -> Result<RuntimeBuilder, Stop> {
+    webhook: Option<&Arc<Webhook>>,
+) -> RuntimeBuilder {
     let store = Arc::clone(journal) as Arc<dyn DeferredStore>;
-    let push = webhook(project, settings)?;
-    Ok(builder.ladders(settings.ladders.clone()).deferred(store, settings.deferred.settings.clone(), push))
+    let push = webhook.map(|webhook| Arc::clone(webhook) as Arc<dyn Push>);
+    builder.ladders(settings.ladders.clone()).deferred(store, settings.deferred.settings.clone(), push)
 }
 
 /// Says that a rung is left out where there is no journal.

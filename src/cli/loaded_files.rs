@@ -1,7 +1,7 @@
 //! The files that a load reads: how a look at them shows them, and which of them the configuration in force came from. Never reads what is
 //! in them; that is the loader's.
 //!
-//! Files are looked at by their dates and sizes rather than watched: that works on every file system, also where files are replaced
+//! Files are looked at by their dates, sizes and numbers rather than watched: that works on every file system, also where files are replaced
 //! through links, and costs one look at each file that the last load has read.
 
 use std::{
@@ -18,16 +18,44 @@ const FILES_MAX: usize = 20_000;
 /// Files that a load reads end so.
 const ENDINGS: [&str; 6] = ["toml", "md", "json", "txt", "jinja", "j2"];
 
-/// All files that a load reads, with their dates and sizes; nothing for one that is not there.
+/// How a file looks from outside: when it was written, how long it is, and which one it is, since a secret that is put in the place of
+/// another is often as long and can bring an old date along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    written: SystemTime,
+    bytes: u64,
+    number: u64,
+}
+
+impl Stamp {
+    /// How the file at `path` looks now; `None` if there is none.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+        #[cfg(unix)]
+        let number = std::os::unix::fs::MetadataExt::ino(&metadata);
+        #[cfg(not(unix))]
+        let number = 0;
+        Some(Self { written: metadata.modified().ok()?, bytes: metadata.len(), number })
+    }
+}
+
+type Stamps = BTreeMap<PathBuf, Option<Stamp>>;
+
+/// All files that a load reads, and how they look; nothing for one that is not there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Look(Vec<(PathBuf, Option<(SystemTime, u64)>)>);
+pub(super) struct Look {
+    /// Those in the places where a project has its files.
+    found: Stamps,
+    /// Those that the configuration names (keys, prompts, schemas), wherever they lie.
+    named: Stamps,
+}
 
 impl Look {
-    /// Looks at the files of the project that `args` name. Blocks.
-    pub(super) fn at(args: &ProjectArgs) -> Self {
+    /// Looks at the files of the project that `args` name, and at those that `before` knew by name. Blocks.
+    pub(super) fn at(args: &ProjectArgs, before: &Self) -> Self {
         let config = args.config.clone().unwrap_or_else(|| args.folder.join("watertight.toml"));
         let mut paths = vec![config.clone()];
-        // What the configuration names (prompts, schemas) lies beside it or in agents' folders, rarely elsewhere.
+        // What the configuration names lies beside it or in agents' folders, rarely elsewhere.
         let folder = config.parent().map(PathBuf::from).unwrap_or_default();
         for folder in [folder.clone(), folder.join("prompts"), args.folder.clone(), args.folder.join("workflows")] {
             paths.extend(files_of(&folder));
@@ -40,13 +68,27 @@ impl Look {
         paths.sort();
         paths.dedup();
         paths.truncate(FILES_MAX);
-        let seen = |path: PathBuf| {
-            let metadata = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-            let look = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
-            (path, look)
-        };
-        Self(paths.into_iter().map(seen).collect())
+        Self { found: stamped(paths), named: stamped(before.named.keys().cloned()) }
     }
+
+    /// The configuration that was just read names these: files as they were before they were read, and files that are read from now on.
+    pub(super) fn now_names(&mut self, read: Stamps, unread: impl IntoIterator<Item = PathBuf>) {
+        let before = std::mem::take(&mut self.named);
+        let known = |(path, stamp): (PathBuf, Option<Stamp>)| {
+            let stamp = before.get(&path).copied().unwrap_or(stamp);
+            (path, stamp)
+        };
+        let all = read.into_iter().chain(stamped(unread));
+        self.named = all.take(FILES_MAX).map(known).collect();
+    }
+}
+
+fn stamped(paths: impl IntoIterator<Item = PathBuf>) -> Stamps {
+    let stamp = |path: PathBuf| {
+        let stamp = Stamp::of(&path);
+        (path, stamp)
+    };
+    paths.into_iter().map(stamp).collect()
 }
 
 fn files_of(folder: &Path) -> Vec<PathBuf> {

@@ -4,9 +4,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
-use super::{args::ProjectArgs, deferral::check_steps, exit::Stop, loaded_files::Layers};
+use super::{
+    args::ProjectArgs,
+    deferral::check_steps,
+    exit::Stop,
+    loaded_files::{Layers, Stamp},
+};
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
@@ -38,6 +44,8 @@ pub(super) struct Project {
     environment: BTreeMap<String, String>,
     flags: Vec<String>,
     workflow: Option<PathBuf>,
+    /// Files that the configuration names, as they were before they were read.
+    named: Mutex<BTreeMap<PathBuf, Option<Stamp>>>,
 }
 
 impl Project {
@@ -66,6 +74,7 @@ impl Project {
             environment,
             flags: args.set.clone(),
             workflow: args.workflow.clone(),
+            named: Mutex::default(),
             folder,
         })
     }
@@ -101,7 +110,13 @@ impl Project {
             flags: &self.flags,
             embedded: &self.embedded,
             wanted,
-            read_file: &|path| read_named_file(base, path),
+            read_file: &|path| {
+                let place = base.join(path);
+                let stamp = Stamp::of(&place);
+                // The first look counts: what is read again may have changed since.
+                self.named.lock().unwrap_or_else(PoisonError::into_inner).entry(place).or_insert(stamp);
+                read_named_file(base, path)
+            },
         })
         .map_err(Stop::usage)
     }
@@ -182,6 +197,11 @@ impl Project {
             read.map(|file| (Path::new(&folder.origin).join(file), Some(folder.name.clone())))
         });
         Layers(config.chain(own).collect())
+    }
+
+    /// The files that the configuration names, as they were before they were read.
+    pub(super) fn named_files(&self) -> BTreeMap<PathBuf, Option<Stamp>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What an environment variable holds.

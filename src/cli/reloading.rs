@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 
 use super::{
     args::ProjectArgs,
-    assemble,
+    assemble, deferral,
     exit::Stop,
     file_reach::FileGiver,
     loaded_files::{Layers, Look},
     project::Project,
     say::say,
-    serve_command::check_reach,
+    serve_command::{check_reach, warn},
 };
 use crate::{
     model::name::Name,
@@ -33,6 +33,7 @@ use crate::{
         difference::{ConfigRow, difference, hash_of, rows, taken_over},
         load::Settings,
     },
+    transport::webhook::Webhook,
     workflow::checked::Workflow,
 };
 
@@ -49,6 +50,8 @@ pub(super) struct Reloading<'a> {
     pub(super) address: SocketAddr,
     /// What the start came from.
     pub(super) layers: Layers,
+    /// Who signs what it tells of calls that were put off.
+    pub(super) webhook: Option<&'a Arc<Webhook>>,
 }
 
 /// The configuration of a start.
@@ -74,7 +77,12 @@ impl Reasons {
     /// From now on none is missed; a hang-up does not end the process any more.
     pub(super) async fn watch(args: &ProjectArgs) -> Self {
         let hangup = Hangup::listen();
-        Self { hangup, loaded: look_at(args).await }
+        Self { hangup, loaded: look_at(args, &Look::default()).await }
+    }
+
+    /// What the load read that came after the first look, and what it is about to read: the files of its secrets.
+    pub(super) fn loaded_from(&mut self, project: &Project, settings: &Settings) {
+        self.loaded.now_names(project.named_files(), settings.secret_files.iter().cloned());
     }
 }
 
@@ -92,7 +100,7 @@ impl Reloading<'_> {
                 }
                 Some(order) = orders.recv() => Some(order),
                 () = tokio::time::sleep(LOOK) => {
-                    let seen = look_at(self.args).await;
+                    let seen = look_at(self.args, loaded).await;
                     let is_settled = std::mem::replace(&mut last, seen.clone()) == seen;
                     if !is_settled || seen == *loaded {
                         continue;
@@ -102,8 +110,9 @@ impl Reloading<'_> {
                 }
             };
             // Looked at before they are read: what changes while they are read is taken up next.
-            *loaded = look_at(self.args).await;
-            let became = self.reload(&mut layers).await;
+            *loaded = look_at(self.args, loaded).await;
+            let became = self.reload(&mut layers, loaded).await;
+            last.clone_from(loaded);
             if let Some(order) = order {
                 // Who ordered it may have left.
                 let _ = order.send(became);
@@ -112,8 +121,8 @@ impl Reloading<'_> {
     }
 
     /// One reload. What became of it is said, counted and kept.
-    async fn reload(&self, layers: &mut Layers) -> Reloaded {
-        let became = self.try_reload(layers).await;
+    async fn reload(&self, layers: &mut Layers, loaded: &mut Look) -> Reloaded {
+        let became = self.try_reload(layers, loaded).await;
         let result = if became.is_ok() { "ok" } else { "refused" };
         metric::count(metric::RELOADS, vec![metrics_label(result)], 1);
         match &became {
@@ -137,11 +146,13 @@ impl Reloading<'_> {
         became
     }
 
-    async fn try_reload(&self, layers: &mut Layers) -> Reloaded {
+    async fn try_reload(&self, layers: &mut Layers, loaded: &mut Look) -> Reloaded {
         let lines = |stop: Stop| -> Vec<String> { stop.to_string().lines().map(str::to_owned).collect() };
         let args = self.args.clone();
         let reading = tokio::task::spawn_blocking(move || read(&args)).await;
         let (project, workflows, mut settings) = reading.map_err(|error| vec![error.to_string()])?.map_err(lines)?;
+        // Also where it is refused below: what it names and is not there may come.
+        loaded.now_names(project.named_files(), settings.secret_files.iter().cloned());
         let missed = layers.vanished(&project.layers(), |name| settings.agent(name.as_str()).is_some());
         if !missed.is_empty() {
             return Err(missed);
@@ -152,9 +163,7 @@ impl Reloading<'_> {
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
         self.check_reach(&settings, &keys).map_err(lines)?;
-        for warning in &settings.warnings {
-            say(&format!("watertight: warning: {warning}"));
-        }
+        warn(&settings);
         let Some(running) = self.state.door.now() else {
             return Err(vec!["the service is not there yet, or not any more".to_owned()]);
         };
@@ -166,11 +175,15 @@ impl Reloading<'_> {
         };
         let around = |agent: &_, backend| giver.around(agent, backend);
         let parts = assemble::parts(&project, &settings, &around).map_err(lines)?;
+        let secret = deferral::secret(&project, &settings).map_err(lines)?;
         let gateway = assemble::gateway(&project, &settings).map_err(lines)?;
         let report = running.runtime.reload(parts).await.map_err(|error| vec![error.to_string()])?;
         let has_targets = |name: &&Name| settings.agent(name.as_str()).is_some_and(|agent| !agent.targets.is_empty());
         metrics::begin_with_zero(report.added.iter(), report.added.iter().filter(has_targets));
         self.state.keys.replace(keys);
+        if let (Some(webhook), Some(secret)) = (self.webhook, secret) {
+            webhook.sign_with(secret);
+        }
         self.gateway.replace(gateway);
         let before = self.state.config.in_force();
         let loaded = rows(&settings, &workflows);
@@ -190,9 +203,9 @@ impl Reloading<'_> {
 }
 
 /// All files that a load reads, with their dates and sizes.
-async fn look_at(args: &ProjectArgs) -> Look {
-    let args = args.clone();
-    tokio::task::spawn_blocking(move || Look::at(&args)).await.unwrap_or_default()
+async fn look_at(args: &ProjectArgs, before: &Look) -> Look {
+    let (args, before) = (args.clone(), before.clone());
+    tokio::task::spawn_blocking(move || Look::at(&args, &before)).await.unwrap_or_default()
 }
 
 fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {

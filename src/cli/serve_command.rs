@@ -55,6 +55,7 @@ use crate::{
         state::{AppState, Door, Ending, Running, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
+    transport::webhook::Webhook,
 };
 
 /// Beside the journal: where this process offers its listening socket to its successor.
@@ -69,21 +70,21 @@ const LOCK_LOOK: Duration = Duration::from_millis(500);
 /// Serves.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     outlive_file_size_limit();
-    let reasons = Reasons::watch(&args.project).await;
+    let mut reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
     let (workflows, mut settings) = project.workflows_and_settings()?;
     if let Some(listen) = args.listen {
         settings.serve.listen = listen;
     }
-    for warning in &settings.warnings {
-        say(&format!("watertight: warning: {warning}"));
-    }
+    warn(&settings);
+    // Before what is in them is read, so that no change of theirs is missed.
+    reasons.loaded_from(&project, &settings);
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
     check_reach(settings.serve.listen, settings.serve.open_to_network, &keys)?;
     let log = args.call_log.as_deref().map(CallLogFile::open).transpose()?;
     // What can be wrong with agents is found before a predecessor is asked to go.
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
-    drop(deferral::webhook(&project, &settings)?);
+    let webhook = deferral::webhook(&project, &settings)?;
     let gateway = GatewayDoor::from(assemble::gateway(&project, &settings)?);
     let home = home_of(&journal_settings(&settings, &project.folder))?;
     let key = home.join(SIGNING_KEY);
@@ -109,15 +110,29 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let (address, routes) = (entrance.address, router(state.clone(), door::routes(gateway.clone())));
     let listening = listen(entrance.listener, routes, listener_settings(&settings.serve, settings.run.language))
         .map_err(Stop::usage)?;
-    let starting = Starting { project: &project, settings: &settings, log: log.as_ref(), state: &state, address };
-    let (listen, state) = (args.listen, &state);
-    let layers = project.layers();
-    let reloading = Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers };
+    let starting = Starting {
+        project: &project,
+        settings: &settings,
+        log: log.as_ref(),
+        state: &state,
+        address,
+        webhook: webhook.as_ref(),
+    };
+    let (listen, state, layers) = (args.listen, &state, project.layers());
+    let reloading =
+        Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers, webhook: webhook.as_ref() };
     serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
     Ok(())
+}
+
+/// Says what is odd about a configuration that holds.
+pub(super) fn warn(settings: &Settings) {
+    for warning in &settings.warnings {
+        say(&format!("watertight: warning: {warning}"));
+    }
 }
 
 /// A service that other machines reach needs keys, or words that say that it shall have none.
@@ -176,6 +191,7 @@ struct Starting<'a> {
     log: Option<&'a Arc<CallLogFile>>,
     state: &'a AppState,
     address: SocketAddr,
+    webhook: Option<&'a Arc<Webhook>>,
 }
 
 /// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over.
@@ -236,7 +252,7 @@ async fn asked(offer: Option<&Handover>) {
 
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
 async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
-    let Starting { project, settings, log, state, address } = *starting;
+    let Starting { project, settings, log, state, address, webhook } = *starting;
     let opened = journal_settings(settings, &project.folder);
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;
@@ -247,7 +263,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
         }
     }
     let journal = open_journal(opened, wait).await?;
-    let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    let journal = journal.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
     let logs = CallLogs { ledger: journal.usage_log(settings.spending.currency.as_deref()), file: log.map(Arc::clone) };
     let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
@@ -258,7 +274,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }
-    builder = deferral::with_queue(builder, project, settings, &journal)?;
+    builder = deferral::with_queue(builder, settings, &journal, webhook);
     let with_targets = settings.agents.iter().filter(|agent| !agent.targets.is_empty());
     metrics::begin_with_zero(
         settings.agents.iter().map(|agent| &agent.settings.name),

@@ -51,18 +51,18 @@ impl Book {
         Ok(Some(guard))
     }
 
-    /// Only these breakers guard something now, and these stand below others. The names of the others.
-    pub(crate) fn show_only(
-        &mut self,
-        guards: &BTreeSet<BreakerId>,
-        below: &[(BreakerId, BreakerId)],
-    ) -> Vec<Arc<str>> {
+    /// Only these breakers guard something now, and these stand below others.
+    pub(crate) fn show_only(&mut self, guards: &BTreeSet<BreakerId>, below: &[(BreakerId, BreakerId)]) {
         for (place, entry) in self.entries.iter_mut().enumerate() {
             let id = BreakerId(place);
             entry.shown = if guards.contains(&id) { Shown::Yes } else { Shown::Hidden };
             entry.members = below.iter().filter(|(owner, _)| *owner == id).map(|(_, member)| *member).collect();
         }
         self.former.extend(self.entries.iter().map(|entry| Arc::clone(&entry.name)));
+    }
+
+    /// The names of breakers that guarded something once, and guard nothing now.
+    pub(crate) fn gone(&self) -> Vec<Arc<str>> {
         let former: Vec<Arc<str>> = self.former.iter().map(Arc::clone).collect();
         former.into_iter().filter(|name| self.find(name).is_none()).collect()
     }

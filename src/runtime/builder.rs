@@ -328,7 +328,8 @@ impl RuntimeBuilder {
             captures: self.captures,
             frozen: AtomicBool::new(false),
             reloading: tokio::sync::Mutex::new(()),
-            gone_labels: ArcSwap::default(),
+            reloaded: tokio::sync::Notify::new(),
+            gone_gauges: ArcSwap::default(),
         }))
     }
 

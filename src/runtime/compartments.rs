@@ -201,9 +201,19 @@ impl Compartments {
 
     /// Lets everybody go who waits for a slot of this count and nothing else: there will be none.
     pub(crate) fn dismiss(&self, count: CountId) {
+        self.let_go(count, |_| true);
+    }
+
+    /// Lets callers go who wait for a slot of this count: it is to be had in other ways now, for which they line up anew. Steps are looked
+    /// after by the orchestrator.
+    pub(crate) fn dismiss_callers(&self, count: CountId) {
+        self.let_go(count, |waiter| matches!(waiter, Waiter::Call(_)));
+    }
+
+    fn let_go(&self, count: CountId, goes: impl Fn(&Waiter) -> bool) {
         let dismissed = {
             let mut state = lock(&self.state);
-            let dismissed = state.pool.dismiss(count);
+            let dismissed = state.pool.dismiss(count, goes);
             Self::show_line(&state.pool);
             dismissed
         };
@@ -277,11 +287,11 @@ impl Compartments {
         };
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
-            Lining::Call(_) => (place.line, now, shared.next_call()),
+            Lining::Call { since, number, .. } => (place.line, *since, *number),
             Lining::Step { run, line, .. } => (*line, run.since, run.number),
         };
         let waiter = match who {
-            Lining::Call(served) => Waiter::Call(served),
+            Lining::Call { served, .. } => Waiter::Call(served),
             Lining::Step { run, key, .. } => Waiter::Step(run, key),
         };
         let joined = pool.join(Order { class, since, number }, line, ways, waiter, now).map_err(NoPlace::Full)?;
@@ -366,8 +376,8 @@ fn show_feature(state: &State, seat: Seat) {
 
 /// Who wants to line up.
 pub(crate) enum Lining {
-    /// A caller; what it gets is sent there.
-    Call(oneshot::Sender<Served>),
+    /// A caller that stands there since then, with a number that tells those of one moment apart; what it gets is sent there.
+    Call { served: oneshot::Sender<Served>, since: Timestamp, number: u64 },
     /// A step of a run.
     Step { run: Arc<RunCell>, key: StepKey, line: (LineId, u32) },
 }

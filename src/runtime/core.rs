@@ -31,6 +31,7 @@ use super::{
     presence::Presence,
     pulse::Pulse,
     rates::Rate,
+    reload::gone::GoneGauge,
     settings::{AgentSettings, ProviderSettings},
     shielded::{Shielded, shielded},
     spending::TokenBook,
@@ -291,12 +292,11 @@ pub(crate) struct Shared {
     pub(crate) captures: Option<Captures>,
     /// One reload at a time.
     pub(crate) reloading: tokio::sync::Mutex<()>,
-    /// Labels of what is gone: gauges that carry them say nothing any more.
-    pub(crate) gone_labels: ArcSwap<Vec<GoneLabel>>,
+    /// Told whenever a reload is in place.
+    pub(crate) reloaded: tokio::sync::Notify,
+    /// Gauges of what is gone: they say nothing any more. Written by a reload.
+    pub(crate) gone_gauges: ArcSwap<Vec<GoneGauge>>,
 }
-
-/// A label whose gauges are of something that is gone: its key and its value.
-pub(crate) type GoneLabel = (&'static str, Arc<str>);
 
 impl Shared {
     /// Whether durable runs begin nothing more here.

@@ -7,10 +7,9 @@ use tokio::sync::broadcast;
 use super::{
     agent_actor::AgentMessage,
     book::BreakerEvent,
-    builder::{RuntimeBuilder, StartError},
+    builder::RuntimeBuilder,
     core::{AgentCore, Shared, lock},
     handle::AgentHandle,
-    ladders::Ladders,
     orchestrator::{OrchestratorActor, OrchestratorMessage},
     ports::Clock,
     root::RootMessage,
@@ -181,15 +180,6 @@ impl Runtime {
     /// it died never does.
     pub async fn acts_hold(&self) {
         self.shared.judged().await;
-    }
-
-    /// Replaces all ladders: from now on calls go down these. Those under way keep what they began with.
-    pub fn set_ladders(&self, ladders: Ladders) -> Result<(), StartError> {
-        if self.shared.deferred.is_none() && ladders.any_defers() {
-            return Err(StartError::NoQueue);
-        }
-        self.shared.ladders.store(Arc::new(ladders));
-        Ok(())
     }
 
     /// Aborts the call of an entry of the deferred queue that was cancelled, if it is under way here.

@@ -1,7 +1,7 @@
 //! A caller in the line: where one is configured, a call that lacks only a slot waits for it, in its own task. It holds nothing while it
 //! waits; deadline, stop and gates are asked again when it is served. Leaving costs nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::sync::oneshot;
 
@@ -16,7 +16,17 @@ use super::{
     refusal::Refusal,
     sync::sleep,
 };
-use crate::policy::{breaker::state::GateView, compartment::line::Ticket};
+use crate::{
+    model::clock::Timestamp,
+    policy::{
+        breaker::state::GateView,
+        compartment::{directory::Place, line::Ticket},
+    },
+};
+
+/// Who stands in line for an agent that a reload takes away waits so long for another reload to bring it back: time enough to mend a
+/// mistake, too little to be silence.
+const GONE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A place in the line. Dropping it leaves the line.
 struct Standing<'a> {
@@ -28,6 +38,16 @@ impl Drop for Standing<'_> {
     fn drop(&mut self) {
         self.shared.compartments.leave(self.ticket);
     }
+}
+
+/// How standing in the line ended.
+enum Stood {
+    /// With everything that was lacking.
+    Served(Served),
+    /// A reload took away what it stood for.
+    Dismissed,
+    /// Its patience is over.
+    InVain,
 }
 
 /// What a caller has who waited for a model.
@@ -93,13 +113,12 @@ impl AgentHandle {
         allowed: Duration,
         refusal: Refusal,
     ) -> Result<Admitted, Refusal> {
-        let front = self.now().ok_or(Refusal::Gone)?;
         let shared = &self.shared;
         let now = shared.now();
         let left = context.deadline.map(|deadline| deadline.since(now));
         let wait = left.map_or(allowed, |left| left.min(allowed));
         if wait.is_zero() {
-            return Err(refusal);
+            return if self.now().is_some() { Err(refusal) } else { Err(Refusal::Gone) };
         }
         // The lowest classes are refused before they wait, where higher ones wait too long.
         let class = shared.compartments.class(context.priority.as_deref());
@@ -107,43 +126,84 @@ impl AgentHandle {
             Some(count) => shared.overload.enter(count, class, now).map_err(|shed| Refusal::Shed { shed })?,
             None => None,
         };
-        let targets = front.targets_in_line();
+        let (age, mut known) = ((now, shared.next_call()), refusal.place());
+        let patience = sleep(wait);
+        tokio::pin!(patience);
+        // Once, but for reloads: whoever stood for what is somewhere else now stands for that, as old and as patient as it was.
+        loop {
+            let front = self.here(patience.as_mut()).await?;
+            let targets = front.targets_in_line();
+            let stood = front.stand(&targets, (context, known.take()), age, patience.as_mut()).await;
+            let served = match stood.map_err(|full| full.unwrap_or_else(|| refusal.clone()))? {
+                Stood::Served(served) => served,
+                Stood::Dismissed => continue,
+                Stood::InVain if left.is_some_and(|left| left <= wait) => return Err(Refusal::Deadline),
+                // What it is told is how things are now, not how they were.
+                Stood::InVain => return self.admit_any(context, &ParkedAt::default()),
+            };
+            match front.served(context, &targets, served) {
+                // A reload took this target away while the call was served.
+                Err(Refusal::Gone) => {}
+                admitted => {
+                    waiting.iter().for_each(Waiting::served);
+                    return admitted;
+                }
+            }
+        }
+    }
+
+    /// The agent as it is now. One that a reload took away may be brought back by the next: that is waited for, but not for long.
+    async fn here(&self, mut patience: Pin<&mut impl Future<Output = ()>>) -> Result<Self, Refusal> {
+        let shared = &self.shared;
+        let is_gone = sleep(GONE_PATIENCE);
+        tokio::pin!(is_gone);
+        loop {
+            let reloaded = shared.reloaded.notified();
+            tokio::pin!(reloaded);
+            // Listening comes before looking, so that no reload falls between the two.
+            reloaded.as_mut().enable();
+            if let Some(front) = self.now() {
+                return Ok(front);
+            }
+            tokio::select! {
+                biased;
+                () = reloaded => {}
+                () = shared.stopping.cancelled() => return Err(Refusal::ShuttingDown),
+                () = &mut is_gone => return Err(Refusal::Gone),
+                () = patience.as_mut() => return Err(Refusal::Gone),
+            }
+        }
+    }
+
+    /// Stands in the line for these targets until something ends it. An error is what refuses: `None` is a line that is full.
+    async fn stand(
+        &self,
+        targets: &[Arc<AgentCore>],
+        (context, known): (&CallContext, Option<&Place>),
+        (since, number): (Timestamp, u64),
+        patience: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Stood, Option<Refusal>> {
+        let shared = &self.shared;
         let (sender, mut served) = oneshot::channel();
-        let asking = (context.asking(), refusal.place());
-        let lined = shared.compartments.line_up(shared, &targets, asking, Lining::Call(sender), now);
-        let ticket = match lined {
-            Ok(LinedUp::Served(served)) => return self.served(context, &targets, served),
+        let who = Lining::Call { served: sender, since, number };
+        let asking = (context.asking(), known);
+        let ticket = match shared.compartments.line_up(shared, targets, asking, who, shared.now()) {
+            Ok(LinedUp::Served(served)) => return Ok(Stood::Served(served)),
             Ok(LinedUp::Waits(ticket)) => ticket,
-            Err(NoPlace::Full(_)) => return Err(refusal),
-            Err(NoPlace::Stranger(stranger)) => return Err(Refusal::Stranger { stranger }),
+            Err(NoPlace::Full(_)) => return Err(None),
+            Err(NoPlace::Stranger(stranger)) => return Err(Some(Refusal::Stranger { stranger })),
         };
         let standing = Standing { shared, ticket };
-        let was_served = || waiting.iter().for_each(Waiting::served);
-        let end = tokio::select! {
+        let stood = tokio::select! {
             biased;
-            // Nobody who stands here is let go without a slot but by a reload that took the agent away.
-            served = &mut served => Some(Some(served.map_err(|_| Refusal::Gone)?)),
-            () = shared.stopping.cancelled() => None,
-            () = sleep(wait) => Some(None),
+            // Nobody who stands here is let go without a slot but by a reload that took the agent away, or moved it.
+            served = &mut served => Some(served.map_or(Stood::Dismissed, Stood::Served)),
+            () = shared.stopping.cancelled() => return Err(Some(Refusal::ShuttingDown)),
+            () = patience => None,
         };
         drop(standing);
-        match end {
-            Some(Some(served)) => {
-                was_served();
-                self.served(context, &targets, served)
-            }
-            None => Err(Refusal::ShuttingDown),
-            // Served between the end of its patience and its leaving: what is there is used.
-            Some(None) => match served.try_recv() {
-                Ok(served) => {
-                    was_served();
-                    self.served(context, &targets, served)
-                }
-                Err(_) if left.is_some_and(|left| left <= wait) => Err(Refusal::Deadline),
-                // It waited in vain: what it is told is how things are now, not how they were.
-                Err(_) => self.admit_any(context, &ParkedAt::default()),
-            },
-        }
+        // Served between the end of its patience and its leaving: what is there is used.
+        Ok(stood.unwrap_or_else(|| served.try_recv().map_or(Stood::InVain, Stood::Served)))
     }
 
     /// The targets that would take a call if they had a slot; all of them if none would.
@@ -158,10 +218,6 @@ impl AgentHandle {
         let Served { way, seats } = served;
         // proof: a way is one of the targets that were lined up for.
         let target = targets.get(way).unwrap_or(&self.agent);
-        match self.admit_served(context, &ParkedAt::default(), target, seats) {
-            // A reload took this target away while the call stood here; the agent may have others.
-            Err(Refusal::Gone) => self.admit_any(context, &ParkedAt::default()),
-            admitted => admitted,
-        }
+        self.admit_served(context, &ParkedAt::default(), target, seats)
     }
 }

@@ -79,4 +79,4 @@ mod warming;
 mod write_ahead;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

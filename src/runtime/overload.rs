@@ -87,6 +87,17 @@ impl Overload {
         state.settings = settings;
     }
 
+    /// The lines in which nobody can stand any more; their gauges show nothing.
+    pub(crate) fn gone(&self, is_here: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let mut state = lock(&self.state);
+        let gone = state.lines.iter_mut().filter(|(name, _)| !is_here(name));
+        gone.map(|(name, line)| {
+            line.shown = 0;
+            Arc::clone(name)
+        })
+        .collect()
+    }
+
     /// Lets a caller of `class` stand in the line for `count`, or refuses it for a higher class; `None` where `count` is no place that
     /// is watched.
     pub(crate) fn enter(&self, count: &Arc<str>, class: u16, now: Timestamp) -> Result<Option<Waiting<'_>>, Shed> {

@@ -223,36 +223,20 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{super::sync::Mutex, *};
-    use crate::runtime::core::lock;
-
-    /// A clock that is set.
-    #[derive(Default)]
-    struct Set(Mutex<Timestamp>);
-
-    impl Clock for Set {
-        fn now(&self) -> Timestamp {
-            *lock(&self.0)
-        }
-
-        fn unix_ms(&self, at: Timestamp) -> u64 {
-            at.millis()
-        }
-    }
+    use super::*;
+    use crate::runtime::tests::hand_clock::HandClock;
 
     fn limit(per_minute: u32) -> NonZeroU32 {
         NonZeroU32::new(per_minute).unwrap()
     }
 
-    fn rate(per_minute: u32) -> (Rate, Arc<Set>) {
-        let clock = Arc::new(Set::default());
-        *lock(&clock.0) = Timestamp::from_millis(1_796_000_000_000);
+    fn rate(per_minute: u32) -> (Rate, Arc<HandClock>) {
+        let clock = Arc::new(HandClock::at(Timestamp::from_millis(1_796_000_000_000)));
         (Rate::new("test".into(), limit(per_minute), Arc::clone(&clock) as Arc<dyn Clock>), clock)
     }
 
-    fn go(clock: &Set, time: Duration) {
-        let mut now = lock(&clock.0);
-        *now = now.after(time);
+    fn go(clock: &HandClock, time: Duration) {
+        clock.set(clock.now().after(time));
     }
 
     fn passes(rate: &Rate) -> bool {

@@ -2,7 +2,11 @@
 //! gives back what nobody used and keeps what nobody knows of, so that a cancel, a panic or the death of an actor settles as any other
 //! end does. Which budgets there are, and what fits into them, the policy decides.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     call::{CallContext, CallRequest},
@@ -30,7 +34,6 @@ use crate::{
     policy::{
         compartment::settings::{CompartmentSettings, Rates},
         price::Price,
-        run_caps::RunCaps,
         tokens::{
             WINDOW,
             accounts::{Accounts, Found, Held},
@@ -80,6 +83,8 @@ pub(crate) struct TokenBook {
 
 struct State {
     accounts: Accounts,
+    /// Budgets that were ever shown: their names are configured ones.
+    shown: BTreeSet<Arc<str>>,
     told: ToldBudgets,
     settings: Arc<SpendingSettings>,
 }
@@ -91,7 +96,12 @@ impl TokenBook {
         providers: &[ProviderSettings],
         now: Timestamp,
     ) -> Self {
-        let state = State { accounts: Accounts::default(), told: ToldBudgets::default(), settings: Arc::default() };
+        let state = State {
+            accounts: Accounts::default(),
+            shown: BTreeSet::new(),
+            told: ToldBudgets::default(),
+            settings: Arc::default(),
+        };
         let (is_asked, is_told) = (AtomicBool::new(false), AtomicBool::new(false));
         let currency = settings.currency.clone();
         let book = Self { is_asked, is_told, currency, state: Mutex::new(state) };
@@ -158,13 +168,30 @@ impl TokenBook {
         if !self.is_asked() {
             return;
         }
-        let shown = lock(&self.state).accounts.show(now);
-        for budget in shown {
-            let labels = || vec![metrics::Label::new("compartment", budget.account.to_string())];
+        let shown = {
+            let mut state = lock(&self.state);
+            let shown = state.accounts.show(now);
+            let shown: Vec<_> = shown.into_iter().map(|budget| (budget.account.to_string(), budget)).collect();
+            for (name, _) in &shown {
+                if !state.shown.contains(name.as_str()) {
+                    state.shown.insert(Arc::from(name.as_str()));
+                }
+            }
+            shown
+        };
+        for (name, budget) in shown {
+            let labels = || vec![metrics::Label::new("compartment", name.clone())];
             metric::set(metric::TOKENS_LIMIT, labels(), budget.limit as f64);
             metric::set(metric::TOKENS_USED, labels(), budget.used as f64);
             metric::set(metric::TOKENS_RESERVED, labels(), budget.reserved as f64);
         }
+    }
+
+    /// The budgets that were shown once, and are not configured now.
+    pub(crate) fn gone(&self) -> Vec<Arc<str>> {
+        let state = lock(&self.state);
+        let here: BTreeSet<String> = state.accounts.configured().map(|account| account.to_string()).collect();
+        state.shown.iter().filter(|name| !here.contains(&***name)).map(Arc::clone).collect()
     }
 
     /// What a budget shows, if it is there.
@@ -385,18 +412,5 @@ impl Runtime {
     /// What a token budget shows now; `None` where there is none. A tenant's is there once it has called.
     pub fn token_budget(&self, account: &AccountId) -> Option<Shown> {
         self.shared.tokens.look(account, self.shared.now())
-    }
-
-    /// Budgets, prices and caps of runs as another configuration has them: what is in a budget's window stays there, what is reserved is
-    /// settled as it would have been.
-    pub fn configure_spending(
-        &self,
-        settings: SpendingSettings,
-        caps: RunCaps,
-        compartments: &CompartmentSettings,
-        providers: &[ProviderSettings],
-    ) {
-        self.shared.tokens.configure(settings, compartments, providers, self.shared.now());
-        *lock(&self.shared.run_caps) = caps;
     }
 }

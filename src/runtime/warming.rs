@@ -57,6 +57,8 @@ pub(crate) struct ModelCore {
     is_alone: AtomicBool,
     /// Written by calls and warm-ups.
     warmth: Mutex<Warmth>,
+    /// Whether an agent that is here uses it. Written by a reload.
+    is_here: AtomicBool,
     /// Whether a warm-up is under way: what an admission reads.
     is_warming: AtomicBool,
     /// How often another model threw it out while it was still wanted.
@@ -123,6 +125,7 @@ impl Models {
                 model,
                 name,
                 is_alone: AtomicBool::new(false),
+                is_here: AtomicBool::new(true),
                 warmth: Mutex::new(Warmth::default()),
                 is_warming: AtomicBool::new(false),
                 swaps: AtomicU64::new(0),
@@ -133,6 +136,7 @@ impl Models {
             metric::count(metric::MODEL_SWAPS, core.labels(), 0);
             Arc::new(core)
         });
+        core.is_here.store(true, Ordering::Relaxed);
         core.is_alone.store(provider.loaded_models.at_most() == Some(1), Ordering::Relaxed);
         Some(Arc::clone(core))
     }
@@ -155,6 +159,18 @@ impl Models {
     fn beside(&self, model: &ModelCore) -> Vec<Arc<ModelCore>> {
         let all = lock(&self.all);
         all.values().filter(|other| other.provider == model.provider && other.name != model.name).cloned().collect()
+    }
+
+    /// Only the models of these names are used by anybody now; of the others nothing is shown. Those, by provider and model.
+    pub(crate) fn show_only(&self, present: &BTreeSet<Arc<str>>) -> Vec<(Name, Option<String>)> {
+        let all: Vec<_> = lock(&self.all).values().cloned().collect();
+        let mut gone = Vec::new();
+        for model in all.into_iter().filter(|model| !present.contains(&model.name)) {
+            model.is_here.store(false, Ordering::Relaxed);
+            model.show(Belief::Unknown);
+            gone.push((model.provider.clone(), model.model.clone()));
+        }
+        gone
     }
 
     /// Shows what is believed by now: an unused model grows cold without anybody saying so.
@@ -225,10 +241,11 @@ impl ModelCore {
     }
 
     fn show(&self, belief: Belief) {
+        let is_here = self.is_here.load(Ordering::Relaxed);
         for state in Belief::ALL {
             let mut labels = self.labels();
             labels.push(Label::from_static_parts("state", state.as_str()));
-            metric::set(metric::MODEL_WARMTH, labels, f64::from(u8::from(state == belief)));
+            metric::set(metric::MODEL_WARMTH, labels, f64::from(u8::from(is_here && state == belief)));
         }
     }
 

@@ -193,7 +193,9 @@ pub(super) fn read_secret(
         return None;
     }
     reader.explain(by_file, file);
-    Some(source(reader, by_file, SecretPlace::File(folder.join(file))))
+    let path = folder.join(file);
+    reader.report.secret_files.insert(path.clone());
+    Some(source(reader, by_file, SecretPlace::File(path)))
 }
 
 /// Reads `auth`: `"bearer"`, `{ header = "api-key" }` or `{ query = "key" }`.

@@ -1,6 +1,8 @@
 //! `[keys.NAME]`: who may use the service, as whom and for what. The keys themselves never stand in the configuration: their hashes do,
 //! or where they are to be found.
 
+use std::path::Path;
+
 use super::{
     node::{Node, Value, key_path},
     problem::{Origin, Problem},
@@ -72,19 +74,20 @@ pub enum Acting {
 }
 
 /// Reads `[keys.*]`.
-pub(super) fn read_keys(root: &mut Reader<'_, '_>) -> Vec<KeySettings> {
+/// A file's path is taken from `folder`.
+pub(super) fn read_keys(root: &mut Reader<'_, '_>, folder: &Path) -> Vec<KeySettings> {
     let table = root.entries("keys");
     if table.len() > KEYS_MAX {
         root.refuse("keys", format!("has {} entries, at most {KEYS_MAX} are allowed", table.len()));
     }
     let mut keys = Vec::new();
     for (name, node) in table.iter().take(KEYS_MAX) {
-        keys.extend(read_key(name, node, root));
+        keys.extend(read_key(name, node, root, folder));
     }
     keys
 }
 
-fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>) -> Option<KeySettings> {
+fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>, folder: &Path) -> Option<KeySettings> {
     let path = key_path("keys", name);
     let refuse = |rule: String| Problem { origin: node.origin.clone(), key: path.clone(), value: None, rule };
     let name = match Name::try_new(name) {
@@ -100,7 +103,7 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>) -> Option<KeySet
     };
     let mut reader = Reader::new(table, node.origin.clone(), &path, "", root.report);
     let key = KeySettings {
-        proof: read_proof(&mut reader)?,
+        proof: read_proof(&mut reader, folder)?,
         tenant: read_name(&mut reader, "tenant"),
         tier: read_name(&mut reader, "tier"),
         role: reader.choice("role", ROLE_DEFAULT, &[("caller", Role::Caller), ("operator", Role::Operator)], &[]),
@@ -124,7 +127,7 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>) -> Option<KeySet
     Some(key)
 }
 
-fn read_proof(reader: &mut Reader<'_, '_>) -> Option<KeyProof> {
+fn read_proof(reader: &mut Reader<'_, '_>, folder: &Path) -> Option<KeyProof> {
     let given: Vec<&'static str> =
         ["sha256", "key_env", "key_file"].into_iter().filter(|key| reader.is_given(key)).collect();
     reader.know(&["sha256", "key_env", "key_file", "key"]);
@@ -156,7 +159,15 @@ fn read_proof(reader: &mut Reader<'_, '_>) -> Option<KeyProof> {
             reader.refuse(key, "must be the name of an environment variable");
             None
         }
-        _ => Some(source(reader, SecretPlace::File(text.into()))),
+        _ if text.is_empty() => {
+            reader.refuse(key, "must be the path of a file");
+            None
+        }
+        _ => {
+            let path = folder.join(text);
+            reader.report.secret_files.insert(path.clone());
+            Some(source(reader, SecretPlace::File(path)))
+        }
     }
 }
 

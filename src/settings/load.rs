@@ -4,7 +4,7 @@
 use crate::model::nearest::nearest;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -114,6 +114,8 @@ pub struct Settings {
     pub compartments: CompartmentSettings,
     /// What is odd but holds.
     pub warnings: Vec<Problem>,
+    /// Files that hold secrets: who looks at the configuration's files looks at these too.
+    pub secret_files: BTreeSet<PathBuf>,
     explained: Vec<ExplainRow>,
 }
 
@@ -152,7 +154,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let capture = read_capture(&mut reader);
     let deferred = read_deferred(&mut reader, sources.folder);
     let serve = read_serve(&mut reader);
-    let mut keys = read_keys(&mut reader);
+    let mut keys = read_keys(&mut reader, sources.folder);
     let spending = read_spending(&mut reader);
     let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_counted(&mut reader, &mut keys);
@@ -191,6 +193,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         callers,
         instances,
         warnings,
+        secret_files: std::mem::take(&mut report.secret_files),
         explained: report.rows(),
     })
 }

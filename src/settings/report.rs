@@ -1,6 +1,10 @@
 //! What comes together while tables are read: problems, warnings, and every effective value with where it came from.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use super::problem::{Origin, Problem};
 
@@ -20,6 +24,8 @@ pub struct ExplainRow {
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
+    /// Files that hold secrets.
+    pub(super) secret_files: BTreeSet<PathBuf>,
     values: BTreeMap<String, (String, Origin)>,
 }
 

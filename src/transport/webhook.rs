@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use reqwest::{
     Url,
@@ -54,7 +55,8 @@ pub struct Webhook {
     /// To this machine, which no proxy reaches.
     here: reqwest::Client,
     routes: WebhookRoutes,
-    secret: Secret,
+    /// Written by a reload.
+    secret: ArcSwap<Secret>,
     clock: Arc<dyn Clock>,
 }
 
@@ -84,7 +86,12 @@ impl Webhook {
         let wrong = |error: reqwest::Error| chain(&error.without_url());
         let outward = client().build().map_err(wrong)?;
         let here = client().no_proxy().build().map_err(wrong)?;
-        Ok(Self { outward, here, routes, secret, clock })
+        Ok(Self { outward, here, routes, secret: ArcSwap::from_pointee(secret), clock })
+    }
+
+    /// From now on it signs with this secret.
+    pub fn sign_with(&self, secret: Secret) {
+        self.secret.store(Arc::new(secret));
     }
 
     fn url_of(&self, tenant: Option<&str>, feature: Option<&str>) -> Option<&String> {
@@ -106,10 +113,11 @@ impl Webhook {
         let now_ms = self.clock.unix_ms(self.clock.now());
         let seconds = now_ms / 1_000;
         let client = if is_here(url) { &self.here } else { &self.outward };
+        let secret = self.secret.load_full();
         let request = client
             .post(url)
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
-            .header(contract::SIGNATURE, signature(&self.secret, seconds, &body))
+            .header(contract::SIGNATURE, signature(&secret, seconds, &body))
             .header(contract::DELIVERY, &entry.id)
             .header(contract::ATTEMPT, attempt)
             .body(body);
@@ -125,7 +133,7 @@ impl Webhook {
             }
             Err(error) => Pushed::Failed {
                 http_status: None,
-                error: self.secret.scrub(&chain(&error.without_url())),
+                error: secret.scrub(&chain(&error.without_url())),
                 may_help: true,
                 retry_after: None,
             },

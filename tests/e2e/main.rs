@@ -25,5 +25,6 @@ mod pipes;
 mod reload;
 mod reload_acts;
 mod reload_reach;
+mod reload_secrets;
 mod rerun;
 mod serve_end;

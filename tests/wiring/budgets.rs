@@ -19,12 +19,12 @@ use watertight::{
         fallback::Rank,
         price::Price,
         retry_settings::RetrySettings,
-        run_caps::RunCaps,
         tokens::draw::{AccountId, Shown},
     },
     runtime::{
         call::{CallContext, CallError, CallReply, CallRequest},
         engine::{Part, Runtime},
+        parts::Parts,
         ports::{Asked, AttemptRequest, Backend, BoxFuture, CallLog, Progress, TokenEstimate, VendorBudget},
         settings::{AgentSettings, ProviderSettings, TargetSettings},
         spending::SpendingSettings,
@@ -364,8 +364,7 @@ async fn what_a_vendor_has_left_is_taken_until_its_next_word() {
     word(1_490);
     assert_eq!(code(&call(&runtime, "draft").await), "OK", "the latest word holds");
     // A budget of ours takes the word's place, and is narrowed as ever.
-    let (spending, caps) = (SpendingSettings::default(), RunCaps::default());
-    runtime.configure_spending(spending, caps, &CompartmentSettings::default(), &[budgeted(1_000)]);
+    reload(&runtime, budgeted(1_000), &backend).await;
     word(0);
     assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED");
     pass(s(20)).await;
@@ -396,18 +395,20 @@ async fn a_budget_that_is_used_up_sends_a_call_to_the_next_target() {
     assert_eq!((near.scripted.count(), far.scripted.count(), local(&runtime)), (1, 1, (300, 0)));
 }
 
+/// The agent `draft` on a provider of other settings.
+async fn reload(runtime: &Runtime, local: ProviderSettings, backend: &Arc<Metered>) {
+    let parts = Parts::new().provider(local).agent(agent("draft", "local"), backend.clone());
+    runtime.reload(parts).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn other_settings_take_hold_while_calls_run() {
     let (runtime, backend) = one(Answer::Good.after(s(5))).await;
     backend.used(100, 50);
     let held: Vec<Call> = (0..3).map(|_| Call(call_later(&runtime, "draft"))).collect();
     settle().await;
-    let configure = |tokens| {
-        let (spending, caps) = (SpendingSettings::default(), RunCaps::default());
-        runtime.configure_spending(spending, caps, &CompartmentSettings::default(), &[budgeted(tokens)]);
-    };
-    for tokens in (300..1_300).chain((300..1_300).rev()) {
-        configure(tokens);
+    for tokens in (300..1_300).step_by(7).chain((300..1_300).rev().step_by(11)) {
+        reload(&runtime, budgeted(tokens), &backend).await;
         assert_eq!(local(&runtime), (900, 900));
     }
     assert_eq!(code(&call(&runtime, "draft").await), "TOKEN_BUDGET_EXHAUSTED");
@@ -415,10 +416,9 @@ async fn other_settings_take_hold_while_calls_run() {
         assert!(call.end().await.is_ok());
     }
     assert_eq!(local(&runtime), (450, 0));
-    configure(750);
+    reload(&runtime, budgeted(750), &backend).await;
     assert_eq!(code(&call(&runtime, "draft").await), "OK");
-    let (spending, caps) = (SpendingSettings::default(), RunCaps::default());
-    runtime.configure_spending(spending, caps, &CompartmentSettings::default(), &[provider("local")]);
+    reload(&runtime, provider("local"), &backend).await;
     assert_eq!(
         (runtime.token_budget(&AccountId::Provider(name("local"))), code(&call(&runtime, "draft").await)),
         (None, "OK".into())

@@ -23,7 +23,9 @@ use watertight::{
         },
         engine::Runtime,
         ladders::{LadderSettings, Ladders, Notice},
+        parts::Parts,
         ports::TokioClock,
+        reload::report::ReloadReport,
         settings::{AgentSettings, LoadedModels, ProviderSettings},
         supervisor::BreakerAct,
     },
@@ -85,6 +87,15 @@ async fn world_with(
         builder = builder.deferred(store, settings, push.map(|push| push as Arc<_>));
     }
     World { runtime: builder.start().await.unwrap(), draft: main, small, tiny }
+}
+
+impl World {
+    /// The same with these ladders from now on.
+    async fn reload(&self, ladders: Ladders) -> Result<ReloadReport, StartError> {
+        let parts = Parts::new().provider(provider("a")).provider(provider("b")).provider(provider("c"));
+        let parts = parts.agent(agent("draft", "a"), self.draft.clone()).agent(agent("small", "b"), self.small.clone());
+        self.runtime.reload(parts.agent(agent("tiny", "c"), self.tiny.clone()).ladders(ladders)).await
+    }
 }
 
 async fn world(ladder: LadderSettings) -> World {
@@ -222,7 +233,7 @@ async fn a_default_answers_and_a_notice_is_an_error_for_people() {
     assert_eq!(action(&stated), Some((Cause::Error, Rung::Default)));
     let reply = stated.unwrap();
     assert_eq!((reply.output, reply.attempts.len()), (json!({ "text": "stated" }), 1));
-    world.runtime.set_ladders(of_draft(whole(&[Rung::Notice]))).unwrap();
+    world.reload(of_draft(whole(&[Rung::Notice]))).await.unwrap();
     let noticed = call(&world.runtime, "draft").await;
     assert_eq!(action(&noticed), Some((Cause::Error, Rung::Notice)));
     let envelope = noticed.unwrap_err().envelope;
@@ -444,7 +455,8 @@ async fn a_ladder_that_puts_off_needs_a_place_to_keep_calls() {
         .await;
     assert!(matches!(refused, Err(StartError::NoQueue)));
     let world = world(whole(&[Rung::Notice])).await;
-    assert!(world.runtime.set_ladders(of_draft(whole(&[Rung::Deferred]))).is_err());
+    let refused = world.reload(of_draft(whole(&[Rung::Deferred]))).await;
+    assert!(matches!(refused, Err(StartError::NoQueue)));
 }
 
 #[tokio::test(start_paused = true)]

@@ -121,7 +121,9 @@ async fn who_is_gone_is_not_found_and_runs_dry() {
     assert!(runtime.agent("draft").is_none());
     assert_eq!(runtime.agents().iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["review"]);
     assert!(runtime.breaker("agent:draft").is_err());
-    assert!(runtime.gone_labels().iter().any(|(key, value)| *key == "agent" && &**value == "draft"));
+    let is_gone =
+        |label: &str| runtime.gone_gauges().iter().any(|gone| gone.labels.iter().any(|(_, value)| &**value == label));
+    assert!(is_gone("draft") && is_gone("agent:draft"));
     assert_eq!(code(&handle.call(CallRequest::of(serde_json::Value::Null)).await), "NOT_FOUND");
     assert_eq!(code(&call(&runtime, "review").await), "OK");
     assert_eq!(code(&running.end().await), "OK", "it ends as it began");
@@ -130,7 +132,7 @@ async fn who_is_gone_is_not_found_and_runs_dry() {
     // It comes back: its actor had ended, a new one works for it.
     let report = runtime.reload(parts([agent("draft", "local")], &backend)).await.unwrap();
     assert_eq!((names(&report.removed), names(&report.added)), (vec!["review"], vec!["draft"]));
-    assert!(!runtime.gone_labels().iter().any(|(_, value)| &**value == "draft" || &**value == "agent:draft"));
+    assert!(!is_gone("draft") && !is_gone("agent:draft"));
     assert_eq!(code(&handle.call(CallRequest::of(serde_json::Value::Null)).await), "OK", "an old handle finds it");
 }
 

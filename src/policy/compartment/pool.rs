@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    line::{LineFull, LineId, Lines, Order, Ticket},
+    line::{LineFull, LineId, Lines, Order, Ticket, Waiter},
     needs::{CountId, Needs, Seat},
 };
 use crate::{
@@ -203,13 +203,16 @@ impl<T> Pool<T> {
         self.lines.leave(ticket).map(|waiter| waiter.who)
     }
 
-    /// Sends everybody out of the line who needs a slot of this count on all of their ways: there will be none.
-    pub fn dismiss(&mut self, count: CountId) -> Vec<T> {
+    /// Sends everybody out of the line who needs a slot of this count on all of their ways and whom `goes` names: there will be none, or
+    /// other ways to it.
+    pub fn dismiss(&mut self, count: CountId, goes: impl Fn(&T) -> bool) -> Vec<T> {
         let needs_it = |needs: &Needs| needs.iter().any(|seat| seat.count == count);
-        let hopeless =
-            self.lines.each().filter(|(_, waiter)| waiter.ways.iter().all(needs_it)).map(|(ticket, _)| ticket);
-        let hopeless: Vec<Ticket> = hopeless.collect();
-        hopeless.into_iter().filter_map(|ticket| self.leave(ticket)).collect()
+        let is_hopeless = |waiter: &Waiter<T>| waiter.ways.iter().all(needs_it) && goes(&waiter.who);
+        let hopeless = self.lines.each().filter(|(_, waiter)| is_hopeless(waiter));
+        let mut hopeless: Vec<(Order, Ticket)> = hopeless.map(|(ticket, waiter)| (waiter.order, ticket)).collect();
+        // In their order, which they keep if they line up elsewhere.
+        hopeless.sort_unstable();
+        hopeless.into_iter().filter_map(|(_, ticket)| self.leave(ticket)).collect()
     }
 
     /// The first count, in the fixed order, that has no slot for this call.

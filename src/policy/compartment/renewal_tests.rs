@@ -179,8 +179,8 @@ fn a_larger_cap_lets_waiters_in_and_a_hopeless_one_goes() {
     }
     assert_eq!(world.renew(&settings(chat(3), vec![])), [0, 1]);
     let count = needs.iter().next().unwrap().count;
-    assert_eq!(world.pool.dismiss(count), [2]);
-    assert_eq!((world.pool.waiting(), world.pool.dismiss(count)), (0, vec![]));
+    assert_eq!(world.pool.dismiss(count, |_| true), [2]);
+    assert_eq!((world.pool.waiting(), world.pool.dismiss(count, |_| true)), (0, vec![]));
 }
 
 proptest! {

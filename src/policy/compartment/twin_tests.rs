@@ -156,7 +156,7 @@ impl Pair {
                 self.served(granted)?;
             }
             Step::Dismiss(count) => {
-                let mut gone = self.pool.dismiss(self.counts[count]);
+                let mut gone = self.pool.dismiss(self.counts[count], |_| true);
                 gone.sort_unstable();
                 let is_hopeless = |waiter: &Waiter| waiter.ways.iter().all(|way| way.contains(&count));
                 let (hopeless, left) = self.twin.waiting.drain(..).partition::<Vec<_>, _>(is_hopeless);

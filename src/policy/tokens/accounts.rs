@@ -222,6 +222,13 @@ impl Accounts {
         all.into_iter().filter_map(|at| self.shown(at, now)).collect()
     }
 
+    /// The budgets that have a configured name, by that.
+    pub fn configured(&self) -> impl Iterator<Item = AccountId> {
+        let of_features = self.features.iter().filter(|(_, feature)| feature.account.is_some());
+        let of_features = of_features.map(|(name, _)| AccountId::Feature(name.clone()));
+        self.providers.keys().map(|name| AccountId::Provider(name.clone())).chain(of_features)
+    }
+
     /// What one budget shows, if it is there.
     pub fn show_one(&mut self, id: &AccountId, now: Timestamp) -> Option<Shown> {
         let at = match id {

@@ -51,6 +51,7 @@ impl Runtime {
         // From here on every admission finds the new ones; who has an old one is sent to them.
         let retired = put_in_place(shared, &old, &table);
         spread(shared, &parts, &table);
+        gone::say(shared, &old, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
         // A root that is gone has stopped everything.
         let _ = self.root.cast(RootMessage::Retire(retired));
@@ -102,7 +103,9 @@ pub(crate) fn put_in_place(shared: &Shared, old: &AgentTable, table: &Arc<AgentT
     for core in &old.agents {
         core.superseded.store(true, Ordering::Release);
     }
-    gone::take_away(shared, old, table)
+    let gone = gone::take_away(shared, old, table);
+    shared.reloaded.notify_waiters();
+    gone
 }
 
 /// Whether a core is one of an agent that can be called, at one of its targets.
@@ -199,9 +202,7 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
         }
     }
     let table = AgentTable { agents, places, providers, models };
-    let guards = guards_of(&table);
-    let below = below(&table);
-    gone::say(shared, &table, &lock(&shared.book).show_only(&guards, &below));
+    lock(&shared.book).show_only(&guards_of(&table), &below(&table));
     Ok(table)
 }
 

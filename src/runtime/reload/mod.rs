@@ -2,5 +2,5 @@
 
 pub mod apply;
 pub(crate) mod before;
-mod gone;
+pub mod gone;
 pub mod report;

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, Ordering},
     },
 };
 
@@ -19,7 +19,10 @@ use tokio::sync::broadcast;
 
 use crate::{
     model::{clock::Timestamp, name::Name},
-    runtime::{builder::RuntimeBuilder, handle::AgentHandle, ports::Clock, supervisor::SupervisorActor},
+    runtime::{
+        builder::RuntimeBuilder, handle::AgentHandle, ports::Clock, supervisor::SupervisorActor,
+        tests::hand_clock::HandClock,
+    },
 };
 
 /// Each test is tried so often by each of the two schedulers, unless `WATERTIGHT_MODEL_RUNS` says otherwise.
@@ -46,19 +49,6 @@ fn explore_by(scheduler: impl Scheduler + 'static, body: Arc<impl Fn() + Send + 
     Runner::new(scheduler, config).run(move || body());
 }
 
-/// A clock in the test's hand. Reading it is no point at which threads change.
-struct HandClock(AtomicU64);
-
-impl Clock for HandClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
-    }
-
-    fn unix_ms(&self, at: Timestamp) -> u64 {
-        at.millis()
-    }
-}
-
 /// A runtime whose actors are played by the test.
 pub(super) struct Stand {
     pub(super) supervisor: SupervisorActor,
@@ -67,7 +57,7 @@ pub(super) struct Stand {
 
 impl Stand {
     pub(super) fn of(builder: RuntimeBuilder) -> Arc<Self> {
-        let clock = Arc::new(HandClock(AtomicU64::new(1_000)));
+        let clock = Arc::new(HandClock::at(Timestamp::from_millis(1_000)));
         let shared = builder.clock(Arc::clone(&clock) as Arc<dyn Clock>).seed(7).assemble().unwrap();
         let supervisor = SupervisorActor { shared, events: broadcast::channel(16).0 };
         Arc::new(Self { supervisor, clock })
@@ -82,7 +72,7 @@ impl Stand {
     }
 
     pub(super) fn set_time_ms(&self, at: u64) {
-        self.clock.0.store(at, Ordering::SeqCst);
+        self.clock.set_ms(at);
     }
 
     /// A thread of the test.

@@ -1,13 +1,7 @@
 //! Token budgets and the ledger behind the gateway, in front of a server in the test's hand: what streams without usage, cut answers and
 //! callers that leave are charged, in whose minute, and that both books say the same in the end.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -24,7 +18,7 @@ use crate::{
         journal::SqliteJournal,
         settings::JournalSettings,
     },
-    model::{clock::Timestamp, cost::Cost, name::Name},
+    model::{cost::Cost, name::Name},
     policy::{
         breaker::settings::Mode,
         compartment::settings::{CompartmentSettings, FeatureSettings, Rates, UnknownFeature},
@@ -33,9 +27,9 @@ use crate::{
     },
     runtime::{
         engine::Runtime,
-        ports::Clock,
         settings::{AgentSettings, Timeouts},
         spending::SpendingSettings,
+        tests::hand_clock::HandClock,
         token_count::Vocabulary,
     },
     serve::state::Running,
@@ -44,26 +38,6 @@ use crate::{
         shared_cases,
     },
 };
-
-/// A clock that stands where the test puts it: budgets and the ledger look at it, sockets and timeouts do not.
-#[derive(Default)]
-struct HandClock(AtomicU64);
-
-impl HandClock {
-    fn at(&self, seconds: u64) {
-        self.0.store(seconds * 1_000, Ordering::SeqCst);
-    }
-}
-
-impl Clock for HandClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::ZERO.after(Duration::from_millis(self.0.load(Ordering::SeqCst)))
-    }
-
-    fn unix_ms(&self, at: Timestamp) -> u64 {
-        1_800_000_000_000 + u64::try_from(at.since(Timestamp::ZERO).as_millis()).unwrap()
-    }
-}
 
 /// A service whose feature `chat`, to which everything belongs, has a budget.
 struct Budgeted {
@@ -184,14 +158,14 @@ async fn a_stream_without_usage_takes_its_estimate_from_the_budget() {
         assert!((sum["cost"].as_f64().unwrap() * 1e9 - (1_200 + 2 * output) as f64).abs() < 0.5, "{sum}");
         assert_eq!(server.bodies()[0]["stream_options"]["include_usage"], true);
         // The budget is not evaded: what it holds is missing for the next one, until its minute is over.
-        budgeted.clock.at(10);
+        budgeted.clock.set_ms(10_000);
         let refused = budgeted.asked(&of_3000(STREAM)).await;
         assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "50"));
         let body: Value = serde_json::from_str(&self::text(refused).await).unwrap();
         let envelope = &body["error"]["watertight"];
         assert_eq!(envelope["error_code"], "TOKEN_BUDGET_EXHAUSTED");
         assert_eq!(envelope["details"]["compartment"], "feature:chat");
-        budgeted.clock.at(60);
+        budgeted.clock.set_ms(60_000);
         assert_eq!(budgeted.chat(), (0, 0));
         let answer = budgeted.asked(&of_3000(STREAM)).await;
         assert_eq!(answer.status().as_u16(), 200);
@@ -225,7 +199,7 @@ async fn who_leaves_a_stream_pays_for_what_came_in_the_minute_of_its_reservation
     let mut server =
         FakeServer::start(vec![vec![stream_head(), Step::Send(came.into_bytes()), Step::UntilClosed]]).await;
     let budgeted = budgeted(&server, 3_000).await;
-    budgeted.clock.at(5);
+    budgeted.clock.set_ms(5_000);
     let answer = budgeted.asked(&of_3000(STREAM)).await;
     let mut body = answer.into_body().into_data_stream();
     let mut heard = String::new();
@@ -233,7 +207,7 @@ async fn who_leaves_a_stream_pays_for_what_came_in_the_minute_of_its_reservation
         let frame = futures_util::StreamExt::next(&mut body).await.unwrap().unwrap();
         heard.push_str(std::str::from_utf8(&frame).unwrap());
     }
-    budgeted.clock.at(55);
+    budgeted.clock.set_ms(55_000);
     assert_eq!(budgeted.chat(), (3_000, 3_000));
     drop(body);
     assert!(server.sees_client_leave().await);
@@ -243,9 +217,9 @@ async fn who_leaves_a_stream_pays_for_what_came_in_the_minute_of_its_reservation
     let sum = accounted(&budgeted.service, 1).await;
     assert_eq!((&sum["prompt_tokens"], &sum["estimated"]), (&json!(1_200), &json!(true)));
     assert_eq!(sum["output_tokens"].as_u64().unwrap() + 1_200, used);
-    budgeted.clock.at(64);
+    budgeted.clock.set_ms(64_000);
     assert_eq!(budgeted.chat().0, used);
-    budgeted.clock.at(65);
+    budgeted.clock.set_ms(65_000);
     assert_eq!(budgeted.chat().0, 0, "a minute after it was reserved, not after it ended");
 }
 
