@@ -177,7 +177,7 @@ pub(super) struct AgentArgs {
     #[arg(value_name = "NAME")]
     pub(super) name: String,
     /// Where to listen; beyond this machine only if you say so here
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", value_parser = address)]
     pub(super) listen: SocketAddr,
     /// A script that makes it ill by phases
     #[arg(long, value_name = "FILE")]
@@ -238,7 +238,7 @@ pub(super) struct ServeArgs {
     #[command(flatten)]
     pub(super) project: ProjectArgs,
     /// Where to listen, instead of serve.listen (127.0.0.1:7800)
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub(super) listen: Option<SocketAddr>,
     /// Append every finished call to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
@@ -268,6 +268,11 @@ pub(super) struct KeyNewArgs {
     /// The key of an operator: it sees all tenants and may act on agents
     #[arg(long)]
     pub(super) operator: bool,
+}
+
+/// Where to listen, as it is typed.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "must be an address with a port, as in 127.0.0.1:7800".to_owned())
 }
 
 #[cfg(test)]

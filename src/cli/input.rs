@@ -39,21 +39,31 @@ pub(super) fn read(
     places.bind(workflow, &mut input);
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let no_files = |name: &str, kind| kind == InputKind::Files && input.get(name).is_some_and(is_empty);
-    let missing: Vec<&str> = workflow
+    let missing: Vec<(&str, InputKind)> = workflow
         .inputs()
         .filter(|(_, wanted)| wanted.presence == Presence::Required)
         .filter(|(name, wanted)| !input.contains_key(*name) || no_files(name, wanted.kind))
-        .map(|(name, _)| name)
+        .map(|(name, wanted)| (name, wanted.kind))
         .collect();
-    if missing.is_empty() {
-        return Ok(input);
-    }
+    if missing.is_empty() { Ok(input) } else { Err(Stop::Usage(say_missing(workflow, folder, &missing))) }
+}
+
+/// What is missing, one line each, and where it can be put.
+fn say_missing(workflow: &Workflow, folder: Option<&Path>, missing: &[(&str, InputKind)]) -> String {
     let place = folder.map_or_else(|| "no input folder".to_owned(), |folder| folder.display().to_string());
-    Err(Stop::Usage(format!(
-        "{place}: input {} of workflow {} is missing; put it there or give it with --with NAME=VALUE",
-        missing.join(", "),
-        workflow.name()
-    )))
+    let below = folder.map_or_else(|| "input".to_owned(), |folder| folder.display().to_string());
+    let line = |(name, kind): &(&str, InputKind)| {
+        let (put, given) = match kind {
+            InputKind::Files => (format!("files into {below}/{name}/"), "FOLDER"),
+            InputKind::Text => (format!("a text into {below}/{name}.md"), "TEXT (or @FILE)"),
+            InputKind::Json => (format!("a value into {below}/{name}.json"), "JSON (or @FILE)"),
+        };
+        let workflow = workflow.name();
+        format!(
+            "{place}: input {name} of workflow {workflow} is missing: put {put}, or give it with --with {name}={given}"
+        )
+    };
+    missing.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn read_given(workflow: &Workflow, given: &[String], limits: Limits) -> Result<Map<String, Value>, Stop> {

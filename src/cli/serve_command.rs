@@ -263,7 +263,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
         }
     }
     let journal = open_journal(opened, wait).await?;
-    let journal = journal.map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
+    let journal = journal.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
     let logs = CallLogs { ledger: journal.usage_log(settings.spending.currency.as_deref()), file: log.map(Arc::clone) };
     let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };

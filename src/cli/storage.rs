@@ -12,7 +12,7 @@ use crate::{
     },
     model::language::Language,
     policy::capture::CaptureRule,
-    runtime::capture::Captures,
+    runtime::{capture::Captures, journal::JournalError},
     serve::listener::settings::ListenerSettings,
     settings::{capture::CaptureMode, journal::SurvivesWord, load::Settings, serve::ServeSettings},
 };
@@ -42,6 +42,21 @@ pub fn journal_settings(settings: &Settings, folder: &Path) -> JournalSettings {
         readers: table.readers,
         ..JournalSettings::at(folder.join(&table.path))
     }
+}
+
+/// Why a journal cannot be opened, and what to do next.
+pub fn unopened(path: &str, error: &JournalError) -> String {
+    let told = error.to_string();
+    let told = if told.contains(path) { told } else { format!("{path}: {told}") };
+    let next = match error {
+        JournalError::Held(_) => "; stop that process, or give this project a journal of its own with journal.path",
+        JournalError::Corrupt(_) => {
+            "; move it away together with its -wal and -shm files, and the next start makes a new one; `sqlite3 FILE .recover` may save what it holds"
+        }
+        JournalError::Full(_) => "; make room on the disk, or let it grow with journal.size_max",
+        JournalError::Failed(_) | JournalError::Closed => "",
+    };
+    format!("{told}{next}")
 }
 
 /// What the store of files takes.

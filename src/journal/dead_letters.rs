@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use super::{
     fault::Fault,
     journal::SqliteJournal,
-    number::{find_name, to_sql},
+    number::{find_name, run_id_of, run_key, to_sql},
     pack::{pack, unpack},
     query::TenantScope,
     work::{Kept, Within},
@@ -57,15 +57,28 @@ impl SqliteJournal {
         };
         let bytes = body.len();
         let (id, at_ms, tenant) = (letter.id, to_sql(letter.at_ms), letter.owner.tenant);
+        let run = letter.run_id.as_deref().map(run_key);
         let act = move |within: &mut Within<'_>| -> Result<(), Fault> {
             let tenant = within.names.number(within.connection, tenant.as_deref())?;
             // A letter that is put aside once more is the same letter.
-            let sql = "INSERT OR REPLACE INTO dead_letter (id, tenant, at_ms, body) VALUES (?1, ?2, ?3, ?4)";
-            within.connection.prepare_cached(sql)?.execute((&id, tenant, at_ms, &body))?;
+            let sql =
+                "INSERT OR REPLACE INTO dead_letter (id, tenant, at_ms, body, run_id) VALUES (?1, ?2, ?3, ?4, ?5)";
+            within.connection.prepare_cached(sql)?.execute((&id, tenant, at_ms, &body, &run))?;
             Ok(())
         };
         self.queue(Box::new(Kept(act, bytes)));
     }
+}
+
+/// Takes away what waited for an operator in this run, which is over: there is nothing left that could be let go on. Such letters are
+/// named by their run first.
+pub(super) fn end_waiting(connection: &Connection, run: i64) -> Result<(), Fault> {
+    let mut statement = connection.prepare_cached("SELECT run_id FROM run WHERE run = ?1")?;
+    let run_id = run_id_of(statement.query_row([run], |row| row.get(0))?);
+    // The sign after the colon.
+    let (from, to) = (format!("{run_id}:"), format!("{run_id};"));
+    connection.prepare_cached("DELETE FROM dead_letter WHERE id > ?1 AND id < ?2")?.execute((from, to))?;
+    Ok(())
 }
 
 fn find(connection: &Connection, scope: &TenantScope, id: &str) -> Result<Option<DeadLetter>, Fault> {

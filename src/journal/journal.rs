@@ -70,8 +70,10 @@ impl SqliteJournal {
             std::fs::create_dir_all(folder)
                 .map_err(|error| JournalError::Failed(format!("{}: {error}", folder.display())))?;
         }
-        // `journal.files` stays where the configuration says, links or not.
-        let settings = JournalSettings { path: true_path(&settings.path)?, ..settings };
+        // The files stay where the configuration says, links or not; agents on this machine are told the path, and work elsewhere.
+        let files = std::path::absolute(&settings.files)
+            .map_err(|error| JournalError::Failed(format!("{}: {error}", settings.files.display())))?;
+        let settings = JournalSettings { path: true_path(&settings.path)?, files, ..settings };
         let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
         let sign = lock.sign();
         let connection = open_writer(&settings)?;

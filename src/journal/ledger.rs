@@ -38,26 +38,44 @@ pub(super) struct Key {
     currency: Option<Arc<str>>,
 }
 
-/// What a line says.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Sums {
-    pub(super) calls: u64,
-    pub(super) failures: u64,
-    pub(super) refusals: u64,
-    pub(super) prompt_tokens: u64,
-    pub(super) output_tokens: u64,
-    pub(super) estimated: bool,
-    pub(super) cost: Option<Cost>,
+/// What calls come to, but for their cost: that has a currency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct UsageCounts {
+    /// Calls that were made.
+    pub calls: u64,
+    /// Those of them that ended with an error.
+    pub failures: u64,
+    /// Calls that a guard refused.
+    pub refusals: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// True if any of the tokens were counted by us and not told by the server.
+    pub estimated: bool,
 }
 
-impl Sums {
-    fn add(&mut self, other: &Self) {
+impl UsageCounts {
+    pub(super) fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.failures = self.failures.saturating_add(other.failures);
         self.refusals = self.refusals.saturating_add(other.refusals);
         self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.estimated |= other.estimated;
+    }
+}
+
+/// What a line says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Sums {
+    counts: UsageCounts,
+    cost: Option<Cost>,
+}
+
+impl Sums {
+    fn add(&mut self, other: &Self) {
+        self.counts.add(&other.counts);
         self.cost = Cost::sum(self.cost, other.cost);
     }
 
@@ -66,15 +84,15 @@ impl Sums {
         let is_call = record.call_id.is_some();
         let failed = is_call && record.error_code.is_some();
         let usage = record.usage.unwrap_or_default();
-        Self {
+        let counts = UsageCounts {
             calls: u64::from(is_call),
             failures: u64::from(failed),
             refusals: u64::from(!is_call),
             prompt_tokens: usage.prompt_tokens,
             output_tokens: usage.output_tokens,
             estimated: usage.estimated,
-            cost: record.cost,
-        }
+        };
+        Self { counts, cost: record.cost }
     }
 }
 
@@ -212,12 +230,12 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
             feature,
             agent,
             model,
-            to_sql(sums.calls),
-            to_sql(sums.failures),
-            to_sql(sums.refusals),
-            to_sql(sums.prompt_tokens.min(SUM_MAX)),
-            to_sql(sums.output_tokens.min(SUM_MAX)),
-            sums.estimated,
+            to_sql(sums.counts.calls),
+            to_sql(sums.counts.failures),
+            to_sql(sums.counts.refusals),
+            to_sql(sums.counts.prompt_tokens.min(SUM_MAX)),
+            to_sql(sums.counts.output_tokens.min(SUM_MAX)),
+            sums.counts.estimated,
             // Whole billionths in a column of real numbers, where they are exact up to nine million units.
             sums.cost.map(|cost| cost.nanos() as f64),
             currency,

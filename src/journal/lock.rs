@@ -63,7 +63,11 @@ pub(super) fn true_path(journal: &Path) -> Result<PathBuf, JournalError> {
         OpenOptions::new().append(true).create(true).open(journal).map_err(failed)?;
     }
     let path = journal.canonicalize().map_err(failed)?;
-    let names = path.metadata().map_err(failed)?.nlink();
+    let found = path.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(JournalError::Failed(format!("{} is no file", path.display())));
+    }
+    let names = found.nlink();
     if names > 1 {
         let text = format!("{} has {names} names (hard links); a journal must have one", path.display());
         return Err(JournalError::Failed(text));
@@ -116,6 +120,27 @@ fn owner(file: &mut File, journal: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_no_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let Err(JournalError::Failed(told)) = true_path(folder.path()) else { panic!("it was taken") };
+        assert!(told.ends_with("is no file"), "{told}");
+    }
+
+    #[test]
+    fn the_next_owner_is_told_when_the_last_one_was_alive() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal.db");
+        let first = OwnerLock::take(&journal, Duration::ZERO).unwrap();
+        assert_eq!(first.sign().before_ms(), None, "nobody was there");
+        let before = system_ms();
+        first.sign().note().unwrap();
+        drop(first);
+        let told = OwnerLock::take(&journal, Duration::ZERO).unwrap().sign().before_ms().unwrap();
+        // File systems tell times coarsely.
+        assert!(told + 2_000 >= before && told <= system_ms() + 2_000, "{told} {before}");
+    }
 
     #[test]
     #[cfg(unix)]

@@ -6,7 +6,7 @@ use rusqlite::OptionalExtension as _;
 use super::{
     fault::Fault,
     files::table as files,
-    number::{find_name, run_key, status_number, to_sql},
+    number::{find_name, run_key, status_number, status_of, to_sql},
     query::TenantScope,
     settings::Retention,
     shut_callers,
@@ -27,23 +27,28 @@ pub enum Deletion {
     Done,
     /// There is no such run in this scope.
     NotFound,
-    /// It is not over; cancel it first.
-    NotOver,
+    /// It is not over, but in this state; cancel it first.
+    NotOver(RunStatus),
 }
 
 /// Deletes a run that is over.
 pub(super) fn delete_run(within: &mut Within<'_>, scope: &TenantScope, run_id: &str) -> Result<Deletion, Fault> {
-    let mut statement =
-        within.connection.prepare_cached("SELECT run, tenant, ended_ms IS NOT NULL FROM run WHERE run_id = ?1")?;
-    let found: Option<(i64, i64, bool)> =
-        statement.query_row([run_key(run_id)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).optional()?;
-    let Some((run, tenant, is_over)) = found else { return Ok(Deletion::NotFound) };
+    let mut statement = within
+        .connection
+        .prepare_cached("SELECT run, tenant, ended_ms IS NOT NULL, status FROM run WHERE run_id = ?1")?;
+    let found: Option<(i64, i64, bool, i64)> = statement
+        .query_row([run_key(run_id)], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .optional()?;
+    let Some((run, tenant, is_over, status)) = found else { return Ok(Deletion::NotFound) };
     if !scope.sees(within.connection, tenant)? {
         return Ok(Deletion::NotFound);
     }
     if !is_over {
-        return Ok(Deletion::NotOver);
+        return Ok(Deletion::NotOver(status_of(status)));
     }
+    // What killed keeps the run's words.
+    let letters = "DELETE FROM dead_letter WHERE run_id = ?1";
+    within.connection.prepare_cached(letters)?.execute([run_key(run_id)])?;
     remove_run(within, run)?;
     Ok(Deletion::Done)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rusqlite::{OptionalExtension as _, types::Value as Sql};
 
 use super::{
+    dead_letters::end_waiting,
     fault::Fault,
     files::table as files,
     number::{run_id_of, run_key, status_number, to_sql},
@@ -219,6 +220,7 @@ fn finish(within: &mut Within<'_>, row: i64, batch: &WrittenBatch, finished: &Fi
     connection
         .prepare_cached("UPDATE run SET status = ?2, started_ms = ?3, ended_ms = ?4 WHERE run = ?1")?
         .execute((row, status_number(finished.status), finished.started_ms.map(to_sql), to_sql(finished.ended_ms)))?;
+    end_waiting(connection, row)?;
     release_all_but(within, row, &finished.contents)
 }
 

@@ -25,7 +25,7 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS];
+const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -116,6 +116,12 @@ ALTER TABLE usage_by_currency RENAME TO usage;
 /// Callers whose volume guards are shut, by their name as operators write it.
 const SHUT_CALLERS: &str =
     "CREATE TABLE shut_caller (caller TEXT PRIMARY KEY, since_ms INTEGER NOT NULL, seconds BLOB NOT NULL);";
+
+/// A letter's run, so that it goes with the run; unknown of older ones.
+const LETTERS_OF_RUNS: &str = "
+ALTER TABLE dead_letter ADD COLUMN run_id;
+CREATE INDEX dead_letter_run ON dead_letter (run_id) WHERE run_id IS NOT NULL;
+";
 
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {

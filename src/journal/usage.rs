@@ -3,13 +3,13 @@
 use super::{
     fault::Fault,
     journal::SqliteJournal,
-    ledger::SUM_MAX,
+    ledger::{SUM_MAX, UsageCounts},
     number::{find_name, from_sql, name_text, to_sql},
     query::TenantScope,
 };
 use crate::{model::cost::Cost, runtime::journal::JournalError};
 
-/// The most lines of one answer.
+/// The most lines of one page.
 pub const USAGE_LINES_MAX: usize = 10_000;
 
 /// What sums are kept apart by.
@@ -38,6 +38,36 @@ pub struct UsageQuery {
     pub to_day: u64,
     /// What sums are kept apart by; empty = one sum of all.
     pub groups: Vec<UsageGroup>,
+    /// Where the page before ended.
+    pub after: Option<UsageCursor>,
+}
+
+/// The last line of a page: what it was grouped by, in the order of the columns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageCursor(Vec<i64>);
+
+impl UsageCursor {
+    /// Reads one that was handed out for these groups; `None` if it never was.
+    pub fn parse(text: &str, groups: &[UsageGroup]) -> Option<Self> {
+        let places: Vec<i64> = text.split('-').map(|place| place.parse().ok()).collect::<Option<_>>()?;
+        (places.len() == columns_of(groups).len()).then_some(Self(places))
+    }
+}
+
+impl std::fmt::Display for UsageCursor {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let places: Vec<String> = self.0.iter().map(i64::to_string).collect();
+        formatter.write_str(&places.join("-"))
+    }
+}
+
+/// Sums, and where the next ones begin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsagePage {
+    /// At most [`USAGE_LINES_MAX`].
+    pub lines: Vec<UsageLine>,
+    /// `None` = there are no more.
+    pub next: Option<UsageCursor>,
 }
 
 /// One sum. What it was not grouped by is `None`.
@@ -53,18 +83,9 @@ pub struct UsageLine {
     pub agent: Option<String>,
     /// The model.
     pub model: Option<String>,
-    /// Calls that were made.
-    pub calls: u64,
-    /// Those of them that ended with an error.
-    pub failures: u64,
-    /// Calls that a guard refused.
-    pub refusals: u64,
-    /// Tokens of prompts.
-    pub prompt_tokens: u64,
-    /// Tokens of answers.
-    pub output_tokens: u64,
-    /// True if any of the tokens were counted by us and not told by the server.
-    pub estimated: bool,
+    /// What the calls come to.
+    #[serde(flatten)]
+    pub counts: UsageCounts,
     /// `None` where no price is known; where it is of some of them, their sum. `None` as well where they are of several currencies.
     pub cost: Option<Cost>,
     /// The money of `cost`, as it was configured when it was spent; `None` where it was not.
@@ -93,19 +114,21 @@ const COLUMNS: [(UsageGroup, &str); 5] = [
 
 impl SqliteJournal {
     /// Sums of the ledger. What was called within the last moment may not be in it yet.
-    pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageLine>, JournalError> {
+    pub async fn usage(&self, query: UsageQuery) -> Result<UsagePage, JournalError> {
         self.ask(move |connection| {
             let tenant = match &query.scope {
                 TenantScope::All => None,
                 TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
                     Some(tenant) => Some(tenant),
-                    None => return Ok(Vec::new()),
+                    None => return Ok(UsagePage { lines: Vec::new(), next: None }),
                 },
             };
-            let mut statement = connection.prepare_cached(&sql(&query.groups))?;
-            let range = (to_sql(query.from_day), to_sql(query.to_day), tenant);
-            let mut rows = statement.query(range)?;
-            let mut lines = Vec::new();
+            let after = query.after.map(|cursor| cursor.0).unwrap_or_default();
+            let mut statement = connection.prepare_cached(&sql(&query.groups, after.len()))?;
+            let mut values = vec![Some(to_sql(query.from_day)), Some(to_sql(query.to_day)), tenant];
+            values.extend(after.into_iter().map(Some));
+            let mut rows = statement.query(rusqlite::params_from_iter(values))?;
+            let (mut lines, mut last, mut next_page) = (Vec::new(), Vec::new(), None);
             while let Some(row) = rows.next()? {
                 let next = line(connection, row, &query.groups)?;
                 // Costs of other money than before, of the same group.
@@ -113,28 +136,48 @@ impl SqliteJournal {
                     last.add(next);
                 } else if lines.len() < USAGE_LINES_MAX {
                     lines.push(next);
+                    last = places(row, &query.groups)?;
                 } else {
+                    next_page = Some(UsageCursor(last));
                     break;
                 }
             }
             lines.iter_mut().for_each(UsageLine::sum_up);
-            Ok(lines)
+            Ok(UsagePage { lines, next: next_page })
         })
         .await
     }
 }
 
-fn sql(groups: &[UsageGroup]) -> String {
+/// The columns that lines are grouped by, but for that of their money.
+fn columns_of(groups: &[UsageGroup]) -> Vec<&'static str> {
+    COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column).collect()
+}
+
+/// What a line is grouped by, as the file keeps it.
+fn places(row: &rusqlite::Row<'_>, groups: &[UsageGroup]) -> Result<Vec<i64>, Fault> {
+    let grouped = COLUMNS.iter().enumerate().filter(|(_, (group, _))| groups.contains(group));
+    Ok(grouped.map(|(place, _)| row.get(place)).collect::<Result<_, _>>()?)
+}
+
+/// `after` = so many values say where the page before ended.
+fn sql(groups: &[UsageGroup], after: usize) -> String {
     let columns = COLUMNS.map(|(group, column)| if groups.contains(&group) { column } else { "0" });
-    let asked = COLUMNS.iter().filter(|(group, _)| groups.contains(group)).map(|(_, column)| *column);
-    let by: Vec<&str> = asked.chain(["currency"]).collect();
+    let grouped = columns_of(groups);
+    let beyond = if after == 0 {
+        String::new()
+    } else {
+        let values: Vec<String> = (4..4 + after).map(|number| format!("?{number}")).collect();
+        format!("AND ({}) > ({})", grouped.join(", "), values.join(", "))
+    };
+    let by: Vec<&str> = grouped.into_iter().chain(["currency"]).collect();
     let (columns, by) = (columns.join(", "), by.join(", "));
     // Whole as far as numbers are, whatever an older version let into a line.
     let tokens = |column: &str| format!("CAST(min(total({column}), {SUM_MAX}) AS INTEGER)");
     let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
         "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
-         FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) GROUP BY {by} ORDER BY {by}"
+         FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) {beyond} GROUP BY {by} ORDER BY {by}"
     )
 }
 
@@ -147,12 +190,14 @@ fn line(connection: &rusqlite::Connection, row: &rusqlite::Row<'_>, groups: &[Us
         feature: name(2)?,
         agent: name(3)?,
         model: name(4)?,
-        calls: count(5)?,
-        failures: count(6)?,
-        refusals: count(7)?,
-        prompt_tokens: count(8)?,
-        output_tokens: count(9)?,
-        estimated: row.get(10)?,
+        counts: UsageCounts {
+            calls: count(5)?,
+            failures: count(6)?,
+            refusals: count(7)?,
+            prompt_tokens: count(8)?,
+            output_tokens: count(9)?,
+            estimated: row.get(10)?,
+        },
         cost: None,
         currency: None,
         costs: match row.get::<_, Option<f64>>(11)? {
@@ -171,12 +216,7 @@ impl UsageLine {
     }
 
     fn add(&mut self, other: Self) {
-        self.calls = self.calls.saturating_add(other.calls);
-        self.failures = self.failures.saturating_add(other.failures);
-        self.refusals = self.refusals.saturating_add(other.refusals);
-        self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
-        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
-        self.estimated |= other.estimated;
+        self.counts.add(&other.counts);
         self.costs.extend(other.costs);
     }
 

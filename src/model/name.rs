@@ -1,12 +1,21 @@
 //! Names from configuration: agents, providers, models' labels, workflows, tenants, features.
 //! One rule for all, so that a name is safe as a metric label, a path segment and a log field.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, collections::HashMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+
+/// How names are hashed on the way of a call. Seeded anew in each process, so that nobody can choose names that meet in one place.
+pub type NameHasher = foldhash::fast::RandomState;
+
+/// A table by configured names.
+pub type NameMap<T> = HashMap<Name, T, NameHasher>;
+
+/// A table by names that callers may have made up, checked for their length before.
+pub type TextMap<T> = HashMap<Arc<str>, T, NameHasher>;
 
 /// A configured name: 1 to 64 bytes of ASCII letters, digits, `-`, `_` and `.`, the first a letter or digit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -27,6 +27,9 @@ impl CountedBy {
     }
 }
 
+/// No attempt is believed to have used more tokens than this on either side: more than any model can, and little enough to be added up.
+pub const SIDE_TOKENS_MAX: u64 = 1_000_000_000;
+
 /// Tokens of one attempt, call or run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {

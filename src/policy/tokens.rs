@@ -62,8 +62,14 @@ impl ReservationId {
 #[derive(Debug, Clone)]
 pub struct TokenBudget {
     limit: u64,
-    /// In the order of time.
-    entries: VecDeque<Entry>,
+    /// All entries but the last, in the order of time.
+    earlier: VecDeque<Entry>,
+    /// The last one: here, beside the sums, so that a call of one among thousands of tenants does not wait for another line of memory.
+    last: Option<Entry>,
+    /// When the last of the earlier ones was taken; means nothing without them.
+    earlier_until: Timestamp,
+    /// When the first of all entries leaves; [`Timestamp::NEVER`] without any.
+    first_leaves_at: Timestamp,
     /// All that the entries hold.
     used: u64,
     /// The part of it that is not settled.
@@ -95,7 +101,10 @@ impl TokenBudget {
     pub fn new(tokens_per_minute: u64) -> Self {
         Self {
             limit: tokens_per_minute.min(TOKENS_MAX),
-            entries: VecDeque::new(),
+            earlier: VecDeque::new(),
+            last: None,
+            earlier_until: Timestamp::ZERO,
+            first_leaves_at: Timestamp::NEVER,
             used: 0,
             reserved: 0,
             narrowed: None,
@@ -117,14 +126,22 @@ impl TokenBudget {
         }
         self.used = self.used.saturating_add(tokens);
         self.reserved = self.reserved.saturating_add(tokens);
-        let is_crowded = self.entries.len() >= ENTRIES_APART;
-        match self.entries.back_mut() {
+        let is_crowded = self.earlier.len() + usize::from(self.last.is_some()) >= ENTRIES_APART;
+        match &mut self.last {
             Some(last) if last.at == now || is_crowded && now.since(last.from) < JOINED_LATE_MAX => {
                 last.at = now;
                 last.tokens = last.tokens.saturating_add(tokens);
                 last.reserved = last.reserved.saturating_add(tokens);
             }
-            _ => self.entries.push_back(Entry { from: now, at: now, tokens, reserved: tokens }),
+            last => {
+                if let Some(before) = last.replace(Entry { from: now, at: now, tokens, reserved: tokens }) {
+                    self.earlier_until = before.at;
+                    self.earlier.push_back(before);
+                }
+            }
+        }
+        if self.earlier.is_empty() {
+            self.first_leaves_at = now.after(WINDOW);
         }
         ReservationId { at: now, tokens }
     }
@@ -139,12 +156,13 @@ impl TokenBudget {
             return;
         }
         // Those that were joined by others are in the first entry that is not earlier; most are settled while they are in the last.
-        let before_last = self.entries.len().checked_sub(2).and_then(|place| self.entries.get(place));
-        let place = match before_last {
-            Some(before_last) if before_last.at >= at => self.entries.partition_point(|entry| entry.at < at),
-            _ => self.entries.len().saturating_sub(1),
+        let entry = if self.earlier.is_empty() || self.earlier_until < at {
+            self.last.as_mut()
+        } else {
+            let place = self.earlier.partition_point(|entry| entry.at < at);
+            self.earlier.get_mut(place)
         };
-        if let Some(entry) = self.entries.get_mut(place) {
+        if let Some(entry) = entry {
             let used = used.min(TOKENS_MAX);
             entry.reserved = entry.reserved.saturating_sub(tokens);
             entry.tokens = entry.tokens.saturating_sub(tokens).saturating_add(used);
@@ -197,7 +215,7 @@ impl TokenBudget {
     /// True if it holds nothing, so that it can be forgotten.
     pub fn is_idle(&mut self, now: Timestamp) -> bool {
         self.advance(now);
-        self.entries.is_empty() && self.narrowed.is_none()
+        self.last.is_none() && self.narrowed.is_none()
     }
 
     fn ask(&self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
@@ -219,7 +237,7 @@ impl TokenBudget {
     /// When `missing` tokens have left the window.
     fn wait_for(&self, missing: u64, now: Timestamp) -> Duration {
         let mut left = 0_u64;
-        for entry in &self.entries {
+        for entry in self.earlier.iter().chain(&self.last) {
             left = left.saturating_add(entry.tokens);
             if left >= missing {
                 return entry.at.after(WINDOW).since(now);
@@ -232,12 +250,12 @@ impl TokenBudget {
     fn advance(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now);
         let now = self.latest;
-        while let Some(first) = self.entries.front().copied()
-            && first.at.after(WINDOW) <= now
-        {
+        while self.first_leaves_at <= now {
+            let Some(first) = self.earlier.pop_front().or_else(|| self.last.take()) else { break };
             self.used = self.used.saturating_sub(first.tokens);
             self.reserved = self.reserved.saturating_sub(first.reserved);
-            self.entries.pop_front();
+            let next = self.earlier.front().or(self.last.as_ref());
+            self.first_leaves_at = next.map_or(Timestamp::NEVER, |next| next.at.after(WINDOW));
         }
         if self.narrowed.is_some_and(|narrowed| narrowed.until <= now) {
             self.narrowed = None;

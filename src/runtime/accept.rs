@@ -97,7 +97,8 @@ impl Runtime {
     ) -> Result<Accepted, Box<Envelope>> {
         self.must_be_over(record)?;
         let Some(linked) = repaired(&old.workflow, record) else {
-            return Err(conflict(record, "nothing of it was degraded or failed"));
+            let why = "nothing of it was degraded or failed, so there is nothing to repair; rerun it from one of its steps to do them again";
+            return Err(conflict(record, why));
         };
         let beginning = beginning((OriginKind::Repair, None), record, linked, BTreeMap::new());
         self.accept(again(old, asked, idempotency), beginning).await
@@ -278,7 +279,10 @@ impl Runtime {
 
     fn must_be_over(&self, record: &RunRecord) -> Result<(), Box<Envelope>> {
         let is_live = self.run(&record.run_id).is_some_and(|run| run.status().is_none());
-        if is_live || !record.status.is_terminal() { Err(conflict(record, "it is still live")) } else { Ok(()) }
+        if is_live || !record.status.is_terminal() {
+            return Err(conflict(record, "wait for its end, or cancel it, then ask again"));
+        }
+        Ok(())
     }
 
     /// Durable runs move no more, and those that wait for one here are let go: it goes on after the restart. Returns when everything that
@@ -333,8 +337,11 @@ fn beginning(
     Beginning { origin: Some(origin), seeds: linked.seeds }
 }
 
-fn conflict(record: &RunRecord, why: &str) -> Box<Envelope> {
-    Box::new(Envelope::new(ErrorCode::Conflict, format!("run {}: {why}", record.run_id)))
+/// Says what state the run is in, and what to do next.
+fn conflict(record: &RunRecord, next: &str) -> Box<Envelope> {
+    let (run_id, status) = (&record.run_id, record.status.as_str());
+    let envelope = Envelope::new(ErrorCode::Conflict, format!("run {run_id} is {status}: {next}"));
+    Box::new(envelope.with_detail("status", status))
 }
 
 fn context_of(owner: &RunOwner) -> CallContext {

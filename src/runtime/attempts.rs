@@ -288,7 +288,7 @@ impl Call {
     fn report_ageing(&mut self, now: Timestamp) {
         self.slow = true;
         self.permit.aged = true;
-        let message = SupervisorMessage::Aged { agent: self.agent.index, passes: self.permit.passes.clone(), at: now };
+        let message = SupervisorMessage::Aged { agent: self.agent.index, passes: self.permit.passes, at: now };
         self.shared.supervisor.cast(message);
     }
 
@@ -385,6 +385,8 @@ impl Call {
         self.permit
             .passes
             .all()
-            .any(|passed| passed.pass.kind == PassKind::Plain && passed.guard.gate.look() != GateView::Admit)
+            .filter(|passed| passed.pass.kind == PassKind::Plain)
+            .filter_map(|passed| self.agent.guard_of(passed.breaker))
+            .any(|guard| guard.gate.look() != GateView::Admit)
     }
 }

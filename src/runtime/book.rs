@@ -152,7 +152,7 @@ impl Book {
             if passed.pass.kind == PassKind::Plain {
                 self.age(passed, source, at);
             }
-            below = self.is_shut(passed.guard.id) || self.is_over(passed);
+            below = self.is_shut(passed.breaker) || self.is_over(passed);
         }
         if let Some(passed) = passes.target.as_ref().filter(|passed| !below && passed.pass.kind == PassKind::Plain) {
             self.age(passed, source, at);
@@ -167,7 +167,7 @@ impl Book {
         let mut below = false;
         if let Some(passed) = &passes.provider {
             self.record(passed, judgement.provider, facts.slow, source, how);
-            below = self.is_shut(passed.guard.id) || self.is_over(passed);
+            below = self.is_shut(passed.breaker) || self.is_over(passed);
         }
         // Slowness is the target's: one slow agent must not shut a key that others use.
         for (passed, verdict, slow) in
@@ -241,18 +241,18 @@ impl Book {
 
     /// Whether the generation that admitted this call is over.
     fn is_over(&self, passed: &GatePass) -> bool {
-        let generation = self.entries.get(passed.guard.id.0).map(|entry| entry.breaker.generation());
+        let generation = self.entries.get(passed.breaker.0).map(|entry| entry.breaker.generation());
         generation != Some(passed.pass.generation)
     }
 
     fn age(&mut self, passed: &GatePass, source: Source, at: Timestamp) {
         let mut exceeded = Vec::new();
-        self.change(passed.guard.id, |breaker| {
+        self.change(passed.breaker, |breaker| {
             let effect = breaker.aged(passed.pass, source, at);
             exceeded = effect.exceeded;
             effect.transitions
         });
-        let Some(entry) = self.entries.get(passed.guard.id.0) else { return };
+        let Some(entry) = self.entries.get(passed.breaker.0) else { return };
         show_shares(entry);
         tell_exceeded(entry, &exceeded);
     }
@@ -266,7 +266,7 @@ impl Book {
         source: Source,
         (connected, at): (bool, Timestamp),
     ) {
-        let (id, pass) = (passed.guard.id, passed.pass);
+        let (id, pass) = (passed.breaker, passed.pass);
         let outcome = Outcome { verdict, slow, source, connected };
         let mut effect = Effect::default();
         self.change(id, |breaker| {
@@ -291,7 +291,7 @@ impl Book {
     /// What an outcome means for a key beside its count. A state that an operator chose stays, and so does whatever began after the
     /// call did; but calls that were out together all say when their quota comes back, and the latest word wins.
     fn act(&mut self, passed: &GatePass, judgement: Judgement, at: Timestamp) {
-        let id = passed.guard.id;
+        let id = passed.breaker;
         let Some(entry) = self.entries.get(id.0) else { return };
         let ago = entry.breaker.generation().wrapping_sub(passed.pass.generation);
         let judges_itself = match entry.breaker.state() {
@@ -306,7 +306,7 @@ impl Book {
             KeyAct::None => {}
             KeyAct::Reject => {
                 tracing::error!(
-                    breaker = &*passed.guard.name,
+                    breaker = &*entry.name,
                     "the provider rejects this key; calls with it are refused until a reload or an operator's reset"
                 );
                 self.change(id, |breaker| breaker.force_open(Reason::KeyRejected, None, at).into_iter().collect());

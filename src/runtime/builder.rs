@@ -31,6 +31,7 @@ use super::{
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
+    stop_signal::StopSignal,
     supervisor::Book,
     sync::{
         Mutex,
@@ -312,7 +313,7 @@ impl RuntimeBuilder {
             orchestrator: Address::vacant(),
             book: Mutex::new(book),
             tracker: TaskTracker::new(),
-            stopping: CancellationToken::new(),
+            stopping: StopSignal::default(),
             leaving_runs: CancellationToken::new(),
             aborting_runs: aborting.child_token(),
             run_steps: TaskTracker::new(),

@@ -60,6 +60,8 @@ pub enum LadderUse {
     Walk,
     /// Only the agent's own answer is wanted.
     Never,
+    /// It is a rung of a ladder itself, for a call that was counted among its caller's and its feature's: that one is not counted again.
+    StandsIn,
 }
 
 /// What stood in for a call that was refused or failed, and why.

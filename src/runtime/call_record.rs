@@ -6,6 +6,7 @@ use super::{
     call::{CallContext, CallError, CallReply},
     core::{AgentCore, Shared},
     refusal::failure_envelope,
+    spending::SpentFor,
 };
 use crate::model::{
     call_log::{CallRecord, LoggedAttempt},
@@ -27,6 +28,11 @@ pub(crate) struct Caller {
 impl Caller {
     pub(crate) fn of(context: &CallContext) -> Self {
         Self { tenant: context.tenant.clone(), feature: context.feature.clone(), key: context.key_id.clone() }
+    }
+
+    /// For whom tokens are taken.
+    pub(crate) fn spent_for(&self) -> SpentFor<'_> {
+        SpentFor { feature: self.feature.as_deref(), tenant: self.tenant.as_deref() }
     }
 }
 

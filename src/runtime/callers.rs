@@ -124,8 +124,14 @@ impl Callers {
     }
 
     /// Counts a call of a caller, or refuses it; `None` where there is no guard.
-    pub(crate) fn admit(&self, who: CallerName<'_>, now: Timestamp) -> Result<Option<Volume>, Shut> {
-        let Some(settings) = self.settings.load().volume else { return Ok(None) };
+    pub(crate) fn admit(
+        &self,
+        (key, tenant): (Option<&str>, Option<&str>),
+        now: Timestamp,
+    ) -> Result<Option<Volume>, Shut> {
+        let CallerSettings { volume, scope } = **self.settings.load();
+        let Some(settings) = volume else { return Ok(None) };
+        let who = CallerName::of(scope, key, tenant);
         let state = self.enter(who, now);
         let admitted = {
             let mut guard = lock(&state.guard);

@@ -35,6 +35,7 @@ use super::{
     settings::{AgentSettings, ProviderSettings},
     shielded::{Shielded, shielded},
     spending::TokenBook,
+    stop_signal::StopSignal,
     supervisor::{Book, SupervisorMessage},
     sync::{
         Mutex, MutexGuard,
@@ -261,7 +262,7 @@ pub(crate) struct Shared {
     /// Attempts and timers belong here, to no actor: they survive restarts.
     pub(crate) tracker: TaskTracker,
     /// Cancelled when the runtime stops.
-    pub(crate) stopping: CancellationToken,
+    pub(crate) stopping: StopSignal,
     /// Cancelled when the grace of a stop is over: whatever still runs is aborted.
     pub(crate) aborting: CancellationToken,
     /// Durable runs begin nothing more here, while calls go on.

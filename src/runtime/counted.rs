@@ -2,7 +2,7 @@
 //! is a value: dropped before everything else was taken, it gives back all of it, so that what is refused further in counts nowhere. Of the
 //! caller and its feature a call is one request; of the provider it takes the first one here, and each further one when that is sent.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
@@ -14,7 +14,10 @@ use super::{
     refusal::Refusal,
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{
+        clock::Timestamp,
+        name::{Name, NameMap},
+    },
     policy::compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
 };
 
@@ -26,12 +29,12 @@ const TENANT_OF_STRANGERS: &str = "other";
 /// The requests a minute that the configuration gives to features and tiers.
 #[derive(Default)]
 pub(crate) struct RateBook {
-    features: HashMap<Name, Arc<Rate>>,
+    features: NameMap<Arc<Rate>>,
     usual_feature: Option<Arc<Rate>>,
     /// Those that are not configured any more, until all their requests are free: they may come back before.
-    resting: HashMap<Name, Arc<Rate>>,
+    resting: NameMap<Arc<Rate>>,
     /// Of the tier of each known tenant.
-    tenants: HashMap<Name, Option<NonZeroU32>>,
+    tenants: NameMap<Option<NonZeroU32>>,
     strangers: Option<(Strangers, NonZeroU32)>,
 }
 
@@ -53,7 +56,7 @@ impl RateBook {
             rate.change_limit(per_minute);
             Some((feature.name.clone(), rate))
         };
-        let features: HashMap<Name, Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
+        let features: NameMap<Arc<Rate>> = settings.features.iter().filter_map(rate_of).collect();
         let before = self.features.iter().chain(&self.resting);
         let rests = |(name, rate): &(&Name, &Arc<Rate>)| !features.contains_key(*name) && !rate.is_unused();
         let resting = before.filter(rests).map(|(name, rate)| (name.clone(), Arc::clone(rate))).collect();
@@ -152,9 +155,8 @@ impl AgentHandle {
         counted: &mut Counted,
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
-            let callers = &self.shared.callers;
-            let who = callers.name(context.key_id.as_deref(), context.tenant.as_deref());
-            counted.volume = callers.admit(who, now).map_err(|shut| Refusal::Volume { shut })?;
+            let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
+            counted.volume = self.shared.callers.admit((key, tenant), now).map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::DropGuard;
 
 use super::{
     agent_actor::{AgentMessage, Job, Leg},
-    call::{CallContext, CallError, CallReply, CallRequest},
+    call::{CallContext, CallError, CallReply, CallRequest, LadderUse},
     call_record::{Caller, logged_refusal},
     compartments::{Part, Seats, is_of_target},
     core::{AgentCore, Guard, Shared},
@@ -16,7 +16,7 @@ use super::{
     gate::{Asker, Passed, Shut},
     metric,
     parked::ParkedAt,
-    permit::{CallSlot, GatePass, Lease, Passes, Passing, Permit},
+    permit::{CallSlot, GatePass, Inside, Lease, Passes, Passing, Permit},
     refusal::Refusal,
     spending::{Spending, show_asked},
     supervisor::SupervisorMessage,
@@ -199,19 +199,20 @@ impl AgentHandle {
         }
         let id = shared.next_call();
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
-        let mut counted = self.count_requests(context, (call_is, id, now))?;
-        let mut passing = Passing::begin(shared, now);
-        let (found, (entered, (lease, spending))) = self
-            .pass_gates(id, now, parked, &mut passing.passes)
-            .and_then(|()| warming::not_warming(&self.agent, now))
-            .and_then(|()| self.count_volume(context, (call_is, now), &mut counted))
-            .and_then(|()| self.take_slots(context, now, held))
-            // Who takes the target away looks for who is in after it said so.
-            .and_then(|lease| Ok((self.agent.presence.enter().ok_or(Refusal::Gone)?, lease)))
-            // Last, so that only a call that is made finds the model cold and warms it up.
-            .and_then(|lease| Ok((warming::look(shared, &self.agent)?, lease)))?;
+        // What stands in for a call that was counted is new at its own agent, and nowhere else.
+        let caller_has = if context.ladder == LadderUse::StandsIn { CallIs::MovingOn } else { call_is };
+        let mut counted = self.count_requests(context, (caller_has, id, now))?;
+        let mut passing = Passing::begin(shared, &self.agent, now);
+        self.pass_gates(id, now, parked, &mut passing.passes)?;
+        warming::not_warming(&self.agent, now)?;
+        self.count_volume(context, (caller_has, now), &mut counted)?;
+        let (lease, spending) = self.take_slots(context, now, held)?;
+        // Who takes the target away looks for who is in after it said so.
+        let inside = Inside::enter(&self.agent).ok_or(Refusal::Gone)?;
+        // Last, so that only a call that is made finds the model cold and warms it up.
+        let found = warming::look(shared, &self.agent)?;
         let request = counted.keep();
-        let mut permit = Permit::new(shared, (&self.agent, entered), id, passing.keep(), lease, found);
+        let mut permit = Permit::new(shared, inside, id, passing.keep(), lease, found);
         (permit.request, permit.spending) = (request, spending);
         permit.passes.announce(shared, now);
         if call_is == CallIs::New {
@@ -274,17 +275,21 @@ impl AgentHandle {
         Ok(())
     }
 
+    #[inline]
     fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp, asker: Asker) -> Result<GatePass, Refusal> {
-        let shut = match guard.gate.pass(now, asker) {
-            Ok(passed) => return Ok(gate_pass(guard, passed, id)),
-            Err(shut) => shut,
-        };
+        match guard.gate.pass(now, asker) {
+            Ok(passed) => Ok(gate_pass(guard, passed, id)),
+            Err(shut) => Err(self.shut_out(guard, shut, id, now)),
+        }
+    }
+
+    fn shut_out(&self, guard: &Guard, shut: Shut, id: u64, now: Timestamp) -> Refusal {
         let Shut { refusal, opened } = shut;
         if let Some(generation) = opened {
             // One message an opening: the supervisor follows, and the orchestrator offers the trials to those they are kept for.
             self.shared.supervisor.cast(SupervisorMessage::Opened { breaker: guard.id, generation, at: now });
         }
-        Err(self.gate_refusal(guard, refusal, id, now))
+        self.gate_refusal(guard, refusal, id, now)
     }
 
     fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp, _: Asker) -> Result<GatePass, Refusal> {
@@ -347,5 +352,5 @@ impl AgentHandle {
 
 fn gate_pass(guard: &Guard, passed: Passed, id: u64) -> GatePass {
     let pass = Pass { id, generation: passed.generation, kind: passed.kind };
-    GatePass { guard: guard.clone(), pass, opened_it: passed.opened_it }
+    GatePass { breaker: guard.id, pass, opened_it: passed.opened_it }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     call::{CallError, CallReply, CallRequest, Degraded, LadderUse, Try},
     core::AgentCore,
+    counted::CallIs,
     deferred::store::Ticket,
     fallback::further_request,
     handle::AgentHandle,
@@ -53,6 +54,8 @@ struct Story {
     front: AgentHandle,
     cause: Cause,
     first: CallError,
+    /// Whether one of them was admitted, and so counted among the caller's calls.
+    counted: CallIs,
     tries: Vec<Try>,
     attempts: Vec<AttemptRecord>,
     usage: Option<Usage>,
@@ -77,7 +80,7 @@ impl AgentHandle {
     pub(crate) fn descent(&self, request: &CallRequest) -> Option<Descent> {
         let context = &request.context;
         let ladders = self.shared.ladders.load();
-        if context.ladder == LadderUse::Never || !ladders.has(self.name(), context.feature.as_deref()) {
+        if context.ladder != LadderUse::Walk || !ladders.has(self.name(), context.feature.as_deref()) {
             return None;
         }
         Some(self.descend(ladders.of(self.name(), context.feature.as_deref()), request))
@@ -139,7 +142,7 @@ impl Descent {
             said = climb.passed_over().len();
             let Some(step) = step else { break };
             match step {
-                Step::Ask(target) => match self.ask(target).await {
+                Step::Ask(target) => match self.ask(target, story.counted).await {
                     Ok(reply) => return Ok(story.answered(reply)),
                     Err(error) => {
                         let is_over = error.content == Content::Passed;
@@ -194,7 +197,7 @@ impl Descent {
         }
     }
 
-    async fn ask(&self, target: &LighterTarget) -> Result<CallReply, CallError> {
+    async fn ask(&self, target: &LighterTarget, counted: CallIs) -> Result<CallReply, CallError> {
         let shared = &self.front.shared;
         let Some(agent) = shared.agent(target.agent.as_str()) else {
             let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", target.agent));
@@ -204,6 +207,9 @@ impl Descent {
         shared.judged().await;
         let handle = AgentHandle { shared: Arc::clone(shared), agent };
         let mut request = self.request.clone();
+        if counted == CallIs::MovingOn {
+            request.context.ladder = LadderUse::StandsIn;
+        }
         if let Some(relay) = &mut request.relay {
             relay.fallback = Some(Arc::clone(&handle.agent.target));
             relay.degraded = Some(Rung::Lighter);
@@ -242,7 +248,8 @@ impl Story {
         let attempts = std::mem::take(&mut first.attempts);
         let tries = std::mem::take(&mut first.tries);
         let (usage, spent) = (first.usage, first.spent);
-        let mut story = Self { front: front.clone(), cause, first, tries, attempts, usage, spent };
+        let counted = if first.target.is_some() { CallIs::MovingOn } else { CallIs::New };
+        let mut story = Self { front: front.clone(), cause, first, counted, tries, attempts, usage, spent };
         if story.tries.is_empty() {
             let status = story.attempts.last().and_then(|attempt| attempt.status);
             let envelope = story.first.envelope.clone();
@@ -272,6 +279,9 @@ impl Story {
 
     /// A lighter target did not answer.
     fn add(&mut self, mut error: CallError) {
+        if error.target.is_some() {
+            self.counted = CallIs::MovingOn;
+        }
         if error.tries.is_empty() {
             let target = error.target.clone().unwrap_or_else(|| error.envelope.agent.as_deref().unwrap_or("").into());
             let status = error.attempts.last().and_then(|attempt| attempt.status);

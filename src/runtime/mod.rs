@@ -71,6 +71,7 @@ mod run_table;
 mod shielded;
 pub(crate) mod spent;
 mod step_line;
+mod stop_signal;
 mod stopping;
 mod sync;
 mod trials;

@@ -174,7 +174,7 @@ impl Admission {
         self.aged = true;
         let Some(permit) = &mut self.permit else { return };
         permit.aged = true;
-        let message = SupervisorMessage::Aged { agent: permit.agent.index, passes: permit.passes.clone(), at: now };
+        let message = SupervisorMessage::Aged { agent: permit.agent.index, passes: permit.passes, at: now };
         permit.shared.supervisor.cast(message);
     }
 

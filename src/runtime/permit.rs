@@ -1,14 +1,14 @@
 //! The permit: the one value that an admitted call holds. Dropping it anywhere, for whatever reason, gives back exactly what was
 //! taken, exactly once; the supervisor settles it instead when it has judged the outcome.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use super::{
     compartments::Seats,
-    core::{AgentCore, Guard, Shared},
+    core::{AgentCore, BreakerId, Shared},
     counted::too_many_requests,
     metric,
-    presence::Entered,
+    presence::Entry,
     rates::Request,
     refusal::Refusal,
     spending::Spending,
@@ -64,10 +64,10 @@ impl CallSlot {
     }
 }
 
-/// A gate that a call passed.
-#[derive(Debug, Clone)]
+/// A gate that a call passed. Only the breaker's place: the gate itself is found at the agent, so that passing costs no count of owners.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct GatePass {
-    pub(crate) guard: Guard,
+    pub(crate) breaker: BreakerId,
     pub(crate) pass: Pass,
     /// This call turned the gate from open to half-open.
     pub(crate) opened_it: bool,
@@ -77,35 +77,42 @@ impl GatePass {
     /// Tells the supervisor of a trial.
     fn announce(&self, shared: &Shared, at: Timestamp) {
         if self.pass.kind == PassKind::Trial {
-            let (breaker, opened_it) = (self.guard.id, self.opened_it);
+            let (breaker, opened_it) = (self.breaker, self.opened_it);
             shared.supervisor.cast(SupervisorMessage::TrialTaken { breaker, pass: self.pass, opened_it, at });
         }
     }
 
     /// Gives a trial back that the supervisor was not told of. It must still hear that the gate is half-open: that is one message an
     /// opening. A refused call costs no other, else a flood of them would fill the supervisor's mailbox.
-    fn undo(&self, shared: &Shared, at: Timestamp) {
+    fn undo(&self, shared: &Shared, agent: &AgentCore, at: Timestamp) {
         if self.opened_it {
             self.announce(shared, at);
-            self.release(shared);
+            self.release(shared, agent);
         } else if self.pass.kind == PassKind::Trial {
-            self.guard.gate.give_back(self.pass.generation);
+            self.give_back(agent);
+        }
+    }
+
+    /// Puts its trial back on the gate. The agent is the one that the call was admitted at, so the gate is among its own.
+    fn give_back(&self, agent: &AgentCore) {
+        if let Some(guard) = agent.guard_of(self.breaker) {
+            guard.gate.give_back(self.pass.generation);
         }
     }
 
     /// Gives a trial back: to the breaker by message, then to the gate. In this order, so that whoever takes it next is heard of
     /// after it came back.
-    fn release(&self, shared: &Shared) {
+    fn release(&self, shared: &Shared, agent: &AgentCore) {
         if self.pass.kind == PassKind::Trial {
             let at = shared.now_or(Timestamp::ZERO);
-            shared.supervisor.cast(SupervisorMessage::Released { breaker: self.guard.id, pass: self.pass, at });
-            self.guard.gate.give_back(self.pass.generation);
+            shared.supervisor.cast(SupervisorMessage::Released { breaker: self.breaker, pass: self.pass, at });
+            self.give_back(agent);
         }
     }
 }
 
 /// The gates that a call passed, from the outside in.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Passes {
     pub(crate) provider: Option<GatePass>,
     pub(crate) key: Option<GatePass>,
@@ -137,16 +144,16 @@ impl Passes {
     }
 
     /// A later guard refused: as if the gates had never been passed.
-    fn undo(&self, shared: &Shared, at: Timestamp) {
+    fn undo(&self, shared: &Shared, agent: &AgentCore, at: Timestamp) {
         for passed in self.all() {
-            passed.undo(shared, at);
+            passed.undo(shared, agent, at);
         }
     }
 
     /// Gives all trials back.
-    fn release(&self, shared: &Shared) {
+    fn release(&self, shared: &Shared, agent: &AgentCore) {
         for passed in self.all() {
-            passed.release(shared);
+            passed.release(shared, agent);
         }
     }
 }
@@ -155,13 +162,14 @@ impl Passes {
 /// never been passed.
 pub(crate) struct Passing<'a> {
     shared: &'a Shared,
+    agent: &'a AgentCore,
     at: Timestamp,
     pub(crate) passes: Passes,
 }
 
 impl<'a> Passing<'a> {
-    pub(crate) fn begin(shared: &'a Shared, at: Timestamp) -> Self {
-        Self { shared, at, passes: Passes::default() }
+    pub(crate) fn begin(shared: &'a Shared, agent: &'a AgentCore, at: Timestamp) -> Self {
+        Self { shared, agent, at, passes: Passes::default() }
     }
 
     /// Everything was granted: the permit answers for them now.
@@ -172,14 +180,40 @@ impl<'a> Passing<'a> {
 
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
-        self.passes.undo(self.shared, self.at);
+        self.passes.undo(self.shared, self.agent, self.at);
+    }
+}
+
+/// The target that a call is admitted at. While one of these is there, the target's actor lives.
+pub(crate) struct Inside(Arc<AgentCore>);
+
+impl Inside {
+    /// Lets a call in; `None` if the target is gone.
+    pub(crate) fn enter(agent: &Arc<AgentCore>) -> Option<Self> {
+        match agent.presence.enter() {
+            Entry::Entered => Some(Self(Arc::clone(agent))),
+            Entry::Gone => None,
+        }
+    }
+}
+
+impl Deref for Inside {
+    type Target = Arc<AgentCore>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.presence.leave();
     }
 }
 
 /// What an admitted call holds.
 pub(crate) struct Permit {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) agent: Arc<AgentCore>,
     pub(crate) id: u64,
     pub(crate) passes: Passes,
     pub(crate) lease: Arc<Lease>,
@@ -194,14 +228,14 @@ pub(crate) struct Permit {
     /// It is on its way to the supervisor with an outcome.
     handed_over: bool,
     settled: bool,
-    #[allow(dead_code, reason = "held for its drop: the target's actor lives until then")]
-    entered: Entered,
+    /// The last that is dropped: the target's actor lives until everything else is given back.
+    pub(crate) agent: Inside,
 }
 
 impl Permit {
     pub(crate) fn new(
         shared: &Arc<Shared>,
-        (agent, entered): (&Arc<AgentCore>, Entered),
+        agent: Inside,
         id: u64,
         passes: Passes,
         lease: Lease,
@@ -209,7 +243,6 @@ impl Permit {
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
-            agent: Arc::clone(agent),
             id,
             passes,
             lease: Arc::new(lease),
@@ -219,7 +252,7 @@ impl Permit {
             aged: false,
             handed_over: false,
             settled: false,
-            entered,
+            agent,
         }
     }
 
@@ -240,7 +273,7 @@ impl Permit {
         }
         for passed in self.passes.all().filter(|passed| passed.pass.kind == PassKind::Plain) {
             let at = self.shared.now_or(Timestamp::ZERO);
-            let message = SupervisorMessage::Released { breaker: passed.guard.id, pass: passed.pass, at };
+            let message = SupervisorMessage::Released { breaker: passed.breaker, pass: passed.pass, at };
             self.shared.supervisor.cast(message);
         }
     }
@@ -267,7 +300,7 @@ impl Drop for Permit {
         if self.handed_over && !self.shared.stopping.is_cancelled() {
             metric::count(metric::OUTCOMES_LOST, Vec::new(), 1);
         }
-        self.passes.release(&self.shared);
+        self.passes.release(&self.shared, &self.agent);
         self.forget_age();
     }
 }

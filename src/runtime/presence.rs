@@ -1,8 +1,6 @@
 //! Whether a target can still be called, and how many admitted calls it has. A call that got in is counted before it looks whether the
 //! target is gone, and who takes the target away looks at the count after it said so: one of the two sees the other.
 
-use std::sync::Arc;
-
 use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// One target's. It outlives a reload.
@@ -12,22 +10,29 @@ pub(crate) struct Presence {
     admitted: AtomicU32,
 }
 
-/// An admitted call, until its drop.
-#[derive(Debug)]
-pub(crate) struct Entered(Arc<Presence>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.0.admitted.fetch_sub(1, Ordering::SeqCst);
-    }
+/// An admitted call has entered; or it was too late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// It counts, and must leave again.
+    Entered,
+    /// The target is gone.
+    Gone,
 }
 
 impl Presence {
-    /// Lets a call in; `None` if the target is gone.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Entered> {
+    /// Lets a call in, unless the target is gone. Whoever entered leaves once.
+    pub(crate) fn enter(&self) -> Entry {
         self.admitted.fetch_add(1, Ordering::SeqCst);
-        let entered = Entered(Arc::clone(self));
-        (!self.is_gone()).then_some(entered)
+        if self.is_gone() {
+            self.leave();
+            return Entry::Gone;
+        }
+        Entry::Entered
+    }
+
+    /// A call that entered is over.
+    pub(crate) fn leave(&self) {
+        self.admitted.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Nobody is let in from now on.
@@ -56,14 +61,17 @@ mod tests {
 
     #[test]
     fn who_is_in_when_it_goes_is_seen() {
-        let presence = Arc::new(Presence::default());
-        let inside = presence.enter();
-        assert!(inside.is_some() && !presence.is_idle());
+        let presence = Presence::default();
+        assert_eq!(presence.enter(), Entry::Entered);
+        assert!(!presence.is_idle());
         presence.go();
-        assert!(presence.enter().is_none() && !presence.is_idle());
-        drop(inside);
+        assert_eq!(presence.enter(), Entry::Gone);
+        assert!(!presence.is_idle());
+        presence.leave();
         assert!(presence.is_idle());
         presence.come_back();
-        assert!(presence.enter().is_some() && presence.is_idle());
+        assert_eq!(presence.enter(), Entry::Entered);
+        presence.leave();
+        assert!(presence.is_idle());
     }
 }

@@ -221,7 +221,7 @@ impl RootActor {
         }
         if !state.retired.is_empty() {
             let root = myself.clone();
-            let stopping = self.shared.stopping.clone();
+            let stopping = self.shared.stopping.token();
             tokio::spawn(async move {
                 tokio::select! {
                     () = tokio::time::sleep(RETIRED_LOOK) => {
@@ -236,7 +236,7 @@ impl RootActor {
 
     fn start_later(&self, child: Child, after: Duration, myself: &ActorRef<RootMessage>) {
         let root = myself.clone();
-        let stopping = self.shared.stopping.clone();
+        let stopping = self.shared.stopping.token();
         tokio::spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(after) => {

@@ -63,6 +63,12 @@ impl Default for SpendingSettings {
     }
 }
 
+#[cfg(test)]
+impl SpentFor<'_> {
+    /// Calls of this feature, by nobody in particular.
+    pub(crate) const CHAT: Self = Self { feature: Some("chat"), tenant: None };
+}
+
 /// The token budgets of a runtime, and its prices.
 pub(crate) struct TokenBook {
     /// False where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
@@ -147,7 +153,14 @@ impl TokenBook {
         if !state.accounts.narrow(provider, word.remaining, until, now) {
             state.told.hear(provider, word.remaining, until, now);
         }
-        self.is_told.store(!state.told.is_empty(now), Ordering::Release);
+        self.show_told(!state.told.is_empty(now));
+    }
+
+    /// Written only where it changes: every call reads it.
+    fn show_told(&self, is_told: bool) {
+        if self.is_told.load(Ordering::Acquire) != is_told {
+            self.is_told.store(is_told, Ordering::Release);
+        }
     }
 
     /// Shows the budgets that have a configured name.
@@ -200,35 +213,24 @@ enum Sent {
 
 /// Tokens that are reserved for one attempt.
 struct Reserved {
-    shared: Arc<Shared>,
-    held: Option<Held>,
+    held: Held,
     at: Timestamp,
     sent: Sent,
     /// What was used, once that is known.
     used: Option<(u64, u64)>,
 }
 
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        let Some(held) = self.held.take() else { return };
-        let now = self.shared.now_or(self.at);
-        let mut state = lock(&self.shared.tokens.state);
-        let accounts = &mut state.accounts;
-        match (self.used, self.sent) {
-            (Some((prompt, output)), _) => accounts.settle(held, prompt, output, now),
-            (None, Sent::No) => accounts.settle(held, 0, 0, now),
-            // It ended where nobody could look: what was reserved is the best that is known.
-            (None, Sent::Yes) => accounts.settle_in_full(held, now),
-        }
-    }
+/// For whom tokens are taken, beside the agent: a call's feature and tenant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SpentFor<'a> {
+    pub(crate) feature: Option<&'a str>,
+    pub(crate) tenant: Option<&'a str>,
 }
 
 /// What one call spends at one target.
 pub(crate) struct Spending {
     shared: Arc<Shared>,
     agent: Arc<AgentCore>,
-    feature: Option<String>,
-    tenant: Option<String>,
     need: Need,
     /// What the prompt was counted with.
     counter: TokenCounter,
@@ -249,46 +251,47 @@ impl Spending {
             return Ok(None);
         }
         let provider = &agent.settings.provider;
-        let who = Drawer { provider, feature: context.feature.as_deref(), tenant: context.tenant.as_deref() };
-        let (found, is_told, settings) = {
+        let spent_for = SpentFor { feature: context.feature.as_deref(), tenant: context.tenant.as_deref() };
+        let who = Drawer { provider, feature: spent_for.feature, tenant: spent_for.tenant };
+        let (found, is_told, price, output_assumed) = {
             let mut state = lock(&shared.tokens.state);
-            shared.tokens.is_told.store(!state.told.is_empty(now), Ordering::Release);
-            (state.accounts.find(&who, now), state.told.concerns(provider, now), Arc::clone(&state.settings))
+            shared.tokens.show_told(!state.told.is_empty(now));
+            let price = state.settings.prices.get(&*agent.target).copied();
+            let output_assumed = state.settings.output_tokens_assumed;
+            (state.accounts.find(&who, now), state.told.concerns(provider, now), price, output_assumed)
         };
-        let price = settings.prices.get(&*agent.target).copied();
         // Counting takes longer than anything else here, so nobody waits for it.
         let (need, counter) = if !found.is_none() || price.is_some() {
-            need_of(agent, context, settings.output_tokens_assumed)
+            need_of(agent, context, output_assumed)
         } else if is_told && context.asked.is_some() {
             // A vendor's word comes unasked for: nobody loads a vocabulary for it.
-            needed(rough_estimate(context.asked.as_ref()), settings.output_tokens_assumed)
+            needed(rough_estimate(context.asked.as_ref()), output_assumed)
         } else {
             return Ok(None);
         };
         let mut spending = Box::new(Self {
             shared: Arc::clone(shared),
             agent: Arc::clone(agent),
-            feature: context.feature.clone(),
-            tenant: context.tenant.clone(),
             need,
             counter,
             reserved: None,
             price,
         });
-        spending.reserve(Some(found), now).map_err(|refused| Refusal::Tokens { refused })?;
+        spending.reserve(spent_for, Some(found), now).map_err(|refused| Refusal::Tokens { refused })?;
         Ok(Some(spending))
     }
 
     /// Reserves the tokens of an attempt, unless they are. An attempt that does not get them is not made.
-    fn reserve(&mut self, found: Option<Found>, now: Timestamp) -> Result<(), NoTokens> {
+    fn reserve(&mut self, spent_for: SpentFor<'_>, found: Option<Found>, now: Timestamp) -> Result<(), NoTokens> {
         if self.reserved.as_ref().is_some_and(|reserved| reserved.at.after(WINDOW) > now) {
             return Ok(());
         }
         // One that has left its minute while the call waited (for a model to load) holds nothing any more.
-        self.reserved = None;
+        self.give_back();
         let provider = &self.agent.settings.provider;
-        let who = Drawer { provider, feature: self.feature.as_deref(), tenant: self.tenant.as_deref() };
-        let word = shielded(|| self.agent.backend.vendor_budget()).flatten();
+        let who = Drawer { provider, feature: spent_for.feature, tenant: spent_for.tenant };
+        // Who has just looked the budgets up has heard the vendor too.
+        let word = if found.is_none() { shielded(|| self.agent.backend.vendor_budget()).flatten() } else { None };
         let mut state = lock(&self.shared.tokens.state);
         if let Some(word) = word {
             self.shared.tokens.hear_word(&mut state, provider, word, now);
@@ -299,14 +302,27 @@ impl Spending {
         let held = state.accounts.reserve(&who, found, self.need, now)?;
         state.told.take(provider, self.need);
         drop(state);
-        self.reserved =
-            Some(Reserved { shared: Arc::clone(&self.shared), held: Some(held), at: now, sent: Sent::No, used: None });
+        self.reserved = Some(Reserved { held, at: now, sent: Sent::No, used: None });
         Ok(())
     }
 
+    /// Settles what is reserved, if anything is.
+    fn give_back(&mut self) {
+        let Some(Reserved { held, at, sent, used }) = self.reserved.take() else { return };
+        let now = self.shared.now_or(at);
+        let mut state = lock(&self.shared.tokens.state);
+        let accounts = &mut state.accounts;
+        match (used, sent) {
+            (Some((prompt, output)), _) => accounts.settle(held, prompt, output, now),
+            (None, Sent::No) => accounts.settle(held, 0, 0, now),
+            // It ended where nobody could look: what was reserved is the best that is known.
+            (None, Sent::Yes) => accounts.settle_in_full(held, now),
+        }
+    }
+
     /// An attempt begins with its tokens, or is not made; the first one's are there since its admission.
-    pub(crate) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), Refusal> {
-        self.reserve(None, now).map_err(|refused| Refusal::Tokens { refused })?;
+    pub(crate) fn begin_attempt(&mut self, spent_for: SpentFor<'_>, now: Timestamp) -> Result<(), Refusal> {
+        self.reserve(spent_for, None, now).map_err(|refused| Refusal::Tokens { refused })?;
         self.sent();
         Ok(())
     }
@@ -334,17 +350,18 @@ impl Spending {
         let told = result.as_ref().map_or_else(|failure| failure.usage, |reply| reply.usage);
         let spent =
             if is_free && told.is_none() { None } else { spent(&self.agent, result, progress, || self.need.prompt) };
-        if let Some(mut reserved) = self.reserved.take() {
+        if let Some(reserved) = &mut self.reserved {
             reserved.used = Some(spent.map_or((0, 0), |usage| (usage.prompt_tokens, usage.output_tokens)));
         }
+        self.give_back();
         Some(self.priced(spent?, took))
     }
 
     /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
     pub(crate) fn lose(mut self, took: Duration) -> Option<Usage> {
-        let reserved = self.reserved.take().filter(|reserved| reserved.sent == Sent::Yes)?;
-        let (prompt_tokens, output_tokens) = reserved.held.as_ref().map(Held::tokens)?;
-        drop(reserved);
+        let reserved = self.reserved.as_ref().filter(|reserved| reserved.sent == Sent::Yes)?;
+        let (prompt_tokens, output_tokens) = reserved.held.tokens();
+        self.give_back();
         count_guess(&self.agent, Guess::Lost);
         let counted_by = Some(self.counter.counted_by());
         let usage = Usage { prompt_tokens, output_tokens, estimated: true, counted_by, ..Usage::default() };
@@ -358,6 +375,12 @@ impl Spending {
             metric::count(metric::COST_NANOS, labels, cost.nanos());
         }
         Usage { cost, ..usage }
+    }
+}
+
+impl Drop for Spending {
+    fn drop(&mut self) {
+        self.give_back();
     }
 }
 

@@ -12,11 +12,9 @@ use super::{
 };
 use crate::model::{
     facts::Ending,
-    reply::{AttemptFailure, Reply, Usage},
+    reply::{AttemptFailure, Reply, SIDE_TOKENS_MAX, Usage},
 };
 
-/// More than so many tokens of one side no attempt has used: a number beyond is nonsense, and sums of such would overflow.
-pub(crate) const SIDE_TOKENS_MAX: u64 = 1 << 32;
 /// A text inside an input is looked for so deep.
 const INPUT_DEPTH_MAX: usize = 32;
 

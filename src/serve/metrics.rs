@@ -16,7 +16,11 @@ use super::{
     state::{AppState, MetricsPage},
 };
 use crate::{
-    model::{envelope::ErrorCode, name::Name},
+    model::{
+        envelope::ErrorCode,
+        name::Name,
+        run::{RunStatus, StepStatus},
+    },
     policy::fallback::Reason,
     runtime::{
         metric::{self, Kind, SECONDS_BUCKETS},
@@ -41,6 +45,18 @@ const REFUSALS: [ErrorCode; 11] = [
     ErrorCode::TokenBudgetExhausted,
     ErrorCode::TokenRequestTooLarge,
 ];
+
+/// Counters that have no labels: they stand at 0 before anything happened.
+const WITHOUT_LABELS: [metric::Metric; 3] = [metric::CALLERS_SHUT, metric::CAPTURES_LEFT_OUT, metric::OUTCOMES_LOST];
+/// Counters of each agent that stand at 0 before anything happened.
+const OF_AGENTS: [metric::Metric; 4] =
+    [metric::ACTOR_RESTARTS, metric::DEAD_LETTERS, metric::RETRIES, metric::USAGE_ESTIMATED];
+/// How runs end.
+const RUNS_END: [RunStatus; 5] =
+    [RunStatus::Completed, RunStatus::CompletedDegraded, RunStatus::Failed, RunStatus::Cancelled, RunStatus::TimedOut];
+/// How steps end.
+const STEPS_END: [StepStatus; 5] =
+    [StepStatus::Succeeded, StepStatus::Degraded, StepStatus::Failed, StepStatus::Skipped, StepStatus::Cancelled];
 
 /// Installs the recorder of this process and describes every metric. Before the runtime is started: it registers its series then.
 pub fn install() -> Result<MetricsPage, BuildError> {
@@ -67,8 +83,19 @@ pub fn begin_with_zero<'a>(agents: impl Iterator<Item = &'a Name>, with_targets:
         let agent = metrics::Label::new("agent", agent.as_str().to_owned());
         metric::count(of, vec![agent, metrics::Label::from_static_parts("reason", reason)], 0);
     };
-    metric::count(metric::CALLERS_SHUT, Vec::new(), 0);
+    for of in WITHOUT_LABELS {
+        metric::count(of, Vec::new(), 0);
+    }
+    for status in RUNS_END {
+        metric::count(metric::RUNS, vec![metrics::Label::from_static_parts("status", status.as_str())], 0);
+    }
+    for status in STEPS_END {
+        metric::count(metric::STEPS, vec![metrics::Label::from_static_parts("status", status.as_str())], 0);
+    }
     for agent in agents {
+        for of in OF_AGENTS {
+            metric::count(of, vec![metrics::Label::new("agent", agent.as_str().to_owned())], 0);
+        }
         for code in REFUSALS {
             begin(metric::REFUSED, agent, code.as_str());
         }
@@ -159,7 +186,15 @@ mod tests {
         let series = |metric: metric::Metric, agent: &str, reason: &str| {
             page.contains(&format!("{}{{agent=\"{agent}\",reason=\"{reason}\"}} 0\n", metric.name))
         };
+        // As the page for people says it.
+        let rows = include_str!("../../docs/metrics.md").lines().filter(|row| row.contains("| counter | - |"));
+        let bare: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert!(bare.len() >= 3 && bare.iter().all(|name| page.contains(&format!("\n{name} 0\n"))), "{bare:?} {page}");
+        for (metric, status) in [(metric::RUNS, "timed_out"), (metric::STEPS, "degraded")] {
+            assert!(page.contains(&format!("{}{{status=\"{status}\"}} 0\n", metric.name)), "{page}");
+        }
         for agent in ["plain", "with-targets"] {
+            assert!(page.contains(&format!("{}{{agent=\"{agent}\"}} 0\n", metric::DEAD_LETTERS.name)), "{page}");
             assert!(series(metric::REFUSED, agent, "AGENT_CIRCUIT_OPEN"), "{page}");
         }
         for reason in Reason::ALL {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use reqwest::{
     Method,
-    header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue},
+    header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde_json::Value;
 
@@ -21,6 +21,8 @@ pub struct PassedOn {
     /// Its headers.
     pub headers: HeaderMap,
     head: AnswerHead,
+    /// The request asked for no body.
+    is_head_only: bool,
     incoming: Incoming,
 }
 
@@ -42,9 +44,10 @@ impl ProviderClient {
             request = request.body(body);
         }
         let request = request.build().map_err(failure_of_error)?;
+        let is_head_only = request.method() == Method::HEAD;
         let incoming =
             Incoming::answer_to(self.http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
-        Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), incoming })
+        Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), is_head_only, incoming })
     }
 }
 
@@ -58,6 +61,14 @@ impl PassedOn {
     pub fn is_telling(&self) -> bool {
         let kind = self.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         self.head.status >= 400 || kind.to_ascii_lowercase().windows(4).any(|part| part == b"json")
+    }
+
+    /// How many bytes its body has, where the head says so: whoever sends it on may stop asking after the last of them.
+    pub fn bytes(&self) -> Option<u64> {
+        if self.is_head_only || matches!(self.head.status, 204 | 304) {
+            return Some(0);
+        }
+        self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.trim().parse().ok()
     }
 
     /// The next piece of the body, `None` at its end.

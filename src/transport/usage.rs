@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::{model::reply::Usage, runtime::tally::Tally};
-
-/// The most tokens that one answer is believed to have used, on either side. More than any model can, and little enough to be added up.
-pub const TOKENS_MAX: u64 = 1_000_000_000;
+use crate::{
+    model::reply::{SIDE_TOKENS_MAX, Usage},
+    runtime::tally::Tally,
+};
 
 /// A number of tokens as a server tells it. One that no model can have used is as good as none.
 pub fn tokens(told: &Value) -> Option<u64> {
-    told.as_u64().filter(|tokens| *tokens <= TOKENS_MAX)
+    told.as_u64().filter(|tokens| *tokens <= SIDE_TOKENS_MAX)
 }
 
 /// The usage in an object that names it in one of the common ways; `None` where it names neither side.
@@ -106,7 +106,10 @@ mod tests {
             (json!({"prompt_tokens": -1, "completion_tokens": "3"}), None),
             (json!({"total_tokens": 40}), None),
             (json!({"prompt_tokens": u64::MAX, "completion_tokens": 9_223_372_036_854_775_807_u64}), None),
-            (json!({"prompt_tokens": TOKENS_MAX, "completion_tokens": TOKENS_MAX + 1}), usage(TOKENS_MAX, 0)),
+            (
+                json!({"prompt_tokens": SIDE_TOKENS_MAX, "completion_tokens": SIDE_TOKENS_MAX + 1}),
+                usage(SIDE_TOKENS_MAX, 0),
+            ),
             (json!(null), None),
         ] {
             assert_eq!(told(&given), want, "{given}");

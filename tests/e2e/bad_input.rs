@@ -168,7 +168,7 @@ fn arguments() {
 fn inputs() {
     let missing = folder(&[("workflow.toml", WORKFLOW)]);
     let ended = run(missing.path(), &[]).exits(2);
-    for text in ["notes", "is missing", "--with"] {
+    for text in ["notes", "is missing", "a text into input/notes.md", "--with notes="] {
         assert!(ended.err.contains(text), "{text:?}: {}", ended.err);
     }
     let no_text = folder(&[("workflow.toml", WORKFLOW)]);

@@ -8,12 +8,15 @@ use watertight::{
     model::{envelope::ErrorCode, facts::Ending, run::Cause},
     policy::{
         breaker::state::StateName,
-        compartment::settings::Rates,
+        compartment::settings::{CompartmentSettings, FeatureSettings, Rates},
+        crowd::CallerScope,
         ladder::{Effect, LighterTarget, Rung, RungRule},
+        volume::VolumeSettings,
     },
     runtime::{
         builder::StartError,
         call::{CallContext, CallError, CallReply, CallRequest, LadderUse},
+        callers::CallerSettings,
         deferred::{
             settings::{DeferredSettings, PushSettings},
             store::{DeferredStatus, DeliveryStatus, QueueBounds},
@@ -315,6 +318,41 @@ async fn a_budget_that_is_used_up_is_a_reason_to_go_elsewhere() {
         assert_eq!(codes_of(&third)[..2], [format!("a {used_up}"), format!("small {used_up}")], "{third:?}");
         assert_eq!((action(&third), &*third.unwrap().target), (Some((Cause::Budget, Rung::Lighter)), "c"));
         assert_eq!(backends.each_ref().map(|backend| backend.count()), [1, 1, 1]);
+    }
+}
+
+/// A call is one of its caller's and its feature's, whoever answers it in the end: an outage that the ladder carries shuts out nobody.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_lighter_model_answers_is_one_call() {
+    const CALLS: u32 = 6;
+    let feature = FeatureSettings {
+        rates: Rates { requests_per_minute: Some(CALLS), ..Rates::default() },
+        ..FeatureSettings::new(name("chat"))
+    };
+    for main_admits in [true, false] {
+        let [main, small] = [Answer::status(500), Answer::Good].map(Scripted::always);
+        let runtime = builder()
+            .compartments(CompartmentSettings { features: vec![feature.clone()], ..CompartmentSettings::default() })
+            .callers(CallerSettings { volume: Some(VolumeSettings::of_calls(CALLS)), scope: CallerScope::Caller })
+            .provider(provider("a"))
+            .provider(provider("b"))
+            .agent(agent("draft", "a"), main.clone())
+            .agent(agent("small", "b"), small.clone())
+            .ladders(of_draft(whole(&[Rung::Lighter])))
+            .start()
+            .await
+            .unwrap();
+        let act = if main_admits { BreakerAct::Disable } else { BreakerAct::ForceOpen };
+        runtime.act("agent:draft", act).unwrap();
+        settle().await;
+        let context = || CallContext { feature: Some("chat".into()), ..CallContext::default() };
+        for nth in 1..=CALLS {
+            let result = call_with(&runtime, "draft", context()).await;
+            assert!(result.is_ok(), "the main one admits: {main_admits}, call {nth}: {result:?}");
+        }
+        let refused = call_with(&runtime, "draft", context()).await;
+        assert!(refused.is_err(), "the main one admits: {main_admits}: each of them counts once, whoever is asked");
+        assert_eq!(small.count(), CALLS as usize);
     }
 }
 

@@ -44,7 +44,9 @@ async fn open(project: &Project, settings: &Settings) -> Result<Arc<SqliteJourna
     let wanted = journal_settings(settings, &project.folder);
     let path = wanted.path.display().to_string();
     if !wanted.path.exists() {
-        return Err(Stop::Usage(format!("{path}: there is no journal here; runs of `serve` are kept in one")));
+        return Err(Stop::Usage(format!(
+            "{path}: there is no journal here: only runs of `serve` are kept; name the project that was served with --folder, or a service that runs with --url"
+        )));
     }
     let opening = tokio::task::spawn_blocking(move || SqliteJournal::open(wanted));
     opening.await.map_err(Stop::usage)?.map_err(|error| match error {
@@ -52,7 +54,7 @@ async fn open(project: &Project, settings: &Settings) -> Result<Arc<SqliteJourna
             "{error}: a service is running on it; ask that one, with --url http://{}",
             settings.serve.listen
         )),
-        error => Stop::Usage(format!("{path}: {error}")),
+        error => Stop::Usage(storage::unopened(&path, &error)),
     })
 }
 
@@ -63,7 +65,8 @@ async fn within(
     args: &RerunArgs,
     prompt: Option<String>,
 ) -> Result<Pair, Stop> {
-    let (accepted, old) = stored(journal, &args.run).await?;
+    let (mut accepted, old) = stored(journal, &args.run).await?;
+    settings.run.places.bind(&accepted.workflow, &mut accepted.input);
     // Its runs may name files. A URL leads to where the service would listen, so agents elsewhere find them only while one is there.
     let files = Arc::new(FileStore::new(Arc::clone(journal), file_settings(settings)));
     let signer = Signer::of_chance().map_err(Stop::usage)?;
@@ -97,7 +100,9 @@ async fn stored(journal: &SqliteJournal, run_id: &str) -> Result<(RunAccepted, R
     };
     let accepted = journal.accepted(run_id).await.map_err(failed)?;
     let (Some(record), Some(accepted)) = (record, accepted) else {
-        return Err(Stop::Usage(format!("there is no run {run_id:?} in this journal")));
+        return Err(Stop::Usage(format!(
+            "there is no run {run_id:?} in this journal; GET /v1/runs of the service lists them"
+        )));
     };
     if !record.status.is_terminal() {
         let status = record.status.as_str();

@@ -60,9 +60,10 @@ impl Service {
     pub(in crate::cli) fn of(flag: &str, url: &str, key_env: Option<&str>) -> Result<Self, Stop> {
         let wrong = |why: &dyn std::fmt::Display| Stop::Usage(format!("{flag} {url}: {why}"));
         let slashed = format!("{}/", url.trim_end_matches('/'));
-        let base = Url::parse(&slashed).map_err(|error| wrong(&error))?;
+        let rule = "must be the address of a service, as in http://127.0.0.1:7800";
+        let base = Url::parse(&slashed).map_err(|_| wrong(&rule))?;
         if !matches!(base.scheme(), "http" | "https") {
-            return Err(wrong(&"must begin with http:// or https://"));
+            return Err(wrong(&rule));
         }
         let key = key_env.map(|name| {
             std::env::var(name).map_err(|_| Stop::Usage(format!("--key-env {name}: there is no such variable")))
@@ -87,7 +88,10 @@ impl Service {
 
     /// One question; an error answer is told in the service's own words.
     pub(in crate::cli) async fn ask<T: serde::de::DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Stop> {
-        let failed = |error: reqwest::Error| Stop::Usage(format!("{}: {}", self.base, causes(&error)));
+        let failed = |error: reqwest::Error| {
+            let hint = if error.is_connect() { "; does `watertight serve` run there?" } else { "" };
+            Stop::Usage(format!("{}: {}{hint}", self.base, causes(&error)))
+        };
         let answer = request.timeout(ANSWER_WAIT).send().await.map_err(failed)?;
         let status = answer.status();
         let body = answer.bytes().await.map_err(failed)?;

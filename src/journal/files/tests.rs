@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     journal::{
+        journal::SqliteJournal,
         query::TenantScope,
+        settings::JournalSettings,
         tests::support::{Place, T0, accept, append, finished, record, step},
     },
     model::run::RunStatus,
@@ -33,6 +35,22 @@ async fn send(store: &FileStore, tenant: &str, name: &str, bytes: &[u8]) -> Resu
 fn files_below(folder: &Path) -> usize {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     entries.map(|entry| entry.unwrap().path()).map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
+}
+
+/// Agents on this machine are told a file's path, and work in a folder of their own.
+#[tokio::test]
+async fn a_journal_that_is_named_relatively_gives_whole_paths() {
+    let place = Place::new();
+    let up: std::path::PathBuf = std::env::current_dir().unwrap().components().skip(1).map(|_| "..").collect();
+    let relative = up.join(place.path().strip_prefix("/").unwrap());
+    let settings = JournalSettings::at(relative);
+    assert!(settings.files.is_relative());
+    let journal = SqliteJournal::open(settings).unwrap();
+    let store = FileStore::new(journal, FileSettings::default());
+    let sent = send(&store, "acme", "notes.md", b"# A walk").await.unwrap();
+    let path = store.path(&sent);
+    assert!(path.is_absolute(), "{path:?}");
+    assert_eq!(std::fs::read(path).unwrap(), b"# A walk");
 }
 
 #[tokio::test]

@@ -13,11 +13,12 @@ use crate::{
         operator_modes::OperatorMode,
         query::{RunFilter, TenantScope},
         settings::{JournalSettings, Retention},
-        usage::{UsageGroup, UsageQuery},
+        usage::{USAGE_LINES_MAX, UsageCursor, UsageGroup, UsageQuery},
     },
     model::{
         call_log::{CallRecord, Counted, CountedName},
         cost::Cost,
+        event::EventType,
         reply::Usage,
         run::RunStatus,
     },
@@ -221,6 +222,41 @@ async fn a_letter_stays_for_as_long_as_its_run_waits_for_it() {
     }
 }
 
+#[tokio::test]
+async fn what_waits_in_a_run_ends_with_it_and_the_rest_goes_when_it_is_deleted() {
+    let uuid = "0198c5a1-0000-7000-8000-000000000001";
+    for (run_id, near) in [("r", "r2"), (uuid, "0198c5a1-0000-7000-8000-000000000002")] {
+        for status in [RunStatus::Cancelled, RunStatus::TimedOut, RunStatus::Failed, RunStatus::Completed] {
+            let place = Place::new();
+            let journal = place.open();
+            for run_id in [run_id, near] {
+                accept(&journal, place.run(run_id)).await.unwrap();
+                for (id, cause) in [
+                    (format!("{run_id}:pay:-:0"), DeadCause::InDoubt),
+                    (format!("{run_id}:post:3:1"), DeadCause::KilledProcess),
+                    (format!("killed-in-{run_id}"), DeadCause::KilledTwice),
+                ] {
+                    journal.put_aside(DeadLetter { run_id: Some(run_id.into()), cause, ..letter(&id, "acme") });
+                }
+            }
+            // Written in the order in which it is asked for.
+            assert_eq!(journal.take_dead_letter(TenantScope::All, "none").await, Ok(None));
+            let causes = async || {
+                let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+                let of = |run: &str| letters.iter().filter(|letter| letter.run_id.as_deref() == Some(run)).count();
+                (of(run_id), of(near))
+            };
+            assert_eq!(causes().await, (3, 3));
+            let record = record(run_id, status, vec![step("draft", json!(1))], T0);
+            let entries = vec![event(run_id, 1, EventType::RunFinished), finished(record)];
+            assert!(append(&journal, run_id, 0, entries).await);
+            assert_eq!(causes().await, (1, 3), "{run_id} {status:?}");
+            journal.delete_run(of("acme"), run_id).await.unwrap();
+            assert_eq!(causes().await, (0, 3));
+        }
+    }
+}
+
 /// What a server told without shame, and what an older version wrote of it: everything else can still be asked for.
 #[tokio::test]
 async fn no_figure_breaks_the_ledger() {
@@ -228,9 +264,13 @@ async fn no_figure_breaks_the_ledger() {
     let today = T0 / DAY_MS;
     let huge = Some(Usage { prompt_tokens: i64::MAX as u64, output_tokens: u64::MAX, ..Usage::default() });
     let ask = async |journal: &Arc<SqliteJournal>| {
-        let query = UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: Vec::new() };
-        let lines = journal.usage(query).await.unwrap();
-        lines.iter().map(|line| (line.calls, line.prompt_tokens, line.output_tokens)).collect::<Vec<_>>()
+        let query =
+            UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: Vec::new(), after: None };
+        let lines = journal.usage(query).await.unwrap().lines;
+        lines
+            .iter()
+            .map(|line| (line.counts.calls, line.counts.prompt_tokens, line.counts.output_tokens))
+            .collect::<Vec<_>>()
     };
     let most = 1 << 53;
     for calls in 1..4 {
@@ -275,13 +315,20 @@ async fn the_ledger_adds_up_and_stays() {
     journal.close().await;
     let journal = place.open();
     let ask = |scope: TenantScope, groups: &[UsageGroup], from_day: u64| {
-        let query = UsageQuery { scope, from_day, to_day: today, groups: groups.to_vec() };
+        let query = UsageQuery { scope, from_day, to_day: today, groups: groups.to_vec(), after: None };
         let journal = Arc::clone(&journal);
-        async move { journal.usage(query).await.unwrap() }
+        async move { journal.usage(query).await.unwrap().lines }
     };
     let lines = ask(of("acme"), &[], 0).await;
     let sums = |line: &crate::journal::usage::UsageLine| {
-        (line.calls, line.failures, line.refusals, line.prompt_tokens, line.output_tokens, line.estimated)
+        (
+            line.counts.calls,
+            line.counts.failures,
+            line.counts.refusals,
+            line.counts.prompt_tokens,
+            line.counts.output_tokens,
+            line.counts.estimated,
+        )
     };
     assert_eq!(lines.iter().map(sums).collect::<Vec<_>>(), [(11, 1, 1, 100, 20, false)]);
     assert_eq!(lines[0].cost, None);
@@ -289,7 +336,7 @@ async fn the_ledger_adds_up_and_stays() {
     assert_eq!(lines.len(), 2);
     assert!(lines.iter().any(|line| line.tenant.as_deref() == Some("other")
         && line.model.as_deref() == Some("smol")
-        && line.estimated));
+        && line.counts.estimated));
     assert_eq!(ask(TenantScope::All, &[UsageGroup::Day], today).await.len(), 1);
     assert!(ask(of("nobody"), &[], 0).await.is_empty());
     // Runs and tenants go, their lines stay, for their own time.
@@ -319,16 +366,23 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     let old =
         "CREATE TABLE before AS SELECT day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens,
         output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage; DROP TABLE shut_caller;
+        DROP INDEX dead_letter_run; ALTER TABLE dead_letter DROP COLUMN run_id;
         PRAGMA user_version = 3;";
     rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
     let journal = place.open();
     let ask = async |journal: &SqliteJournal, groups: &[UsageGroup]| {
-        let query = UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: groups.to_vec() };
-        journal.usage(query).await.unwrap()
+        let query = UsageQuery {
+            scope: TenantScope::All,
+            from_day: today,
+            to_day: today,
+            groups: groups.to_vec(),
+            after: None,
+        };
+        journal.usage(query).await.unwrap().lines
     };
     let sum = ask(&journal, &[]).await;
     assert_eq!(
-        (sum.len(), sum[0].calls, sum[0].cost, sum[0].currency.as_deref()),
+        (sum.len(), sum[0].counts.calls, sum[0].cost, sum[0].currency.as_deref()),
         (1, 3, Cost::from_units(0.75), None)
     );
     journal.usage_log(Some("KRW")).finished(paid(900.0));
@@ -336,7 +390,11 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     journal.close().await;
     let journal = place.open();
     let sums = ask(&journal, &[]).await;
-    assert_eq!((sums.len(), sums[0].calls, sums[0].prompt_tokens), (1, 5, 40), "everything else is one sum");
+    assert_eq!(
+        (sums.len(), sums[0].counts.calls, sums[0].counts.prompt_tokens),
+        (1, 5, 40),
+        "everything else is one sum"
+    );
     assert_eq!((sums[0].cost, sums[0].currency.as_deref()), (None, None), "no sum of different money");
     let mut costs: Vec<_> = sums[0].costs.iter().map(|cost| (cost.currency.as_deref(), cost.cost.units())).collect();
     costs.sort_by(|one, other| one.0.cmp(&other.0));
@@ -344,7 +402,7 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     let models = ask(&journal, &[UsageGroup::Model]).await;
     assert_eq!(models.len(), 2);
     let free = models.iter().find(|line| line.model.as_deref() == Some("free")).unwrap();
-    assert_eq!((free.calls, free.cost, free.costs.len()), (1, None, 0), "no price is no cost");
+    assert_eq!((free.counts.calls, free.cost, free.costs.len()), (1, None, 0), "no price is no cost");
 }
 
 #[tokio::test]
@@ -441,15 +499,59 @@ async fn names_that_callers_make_up_are_bounded_by_key_and_day() {
     log.finished(said("feat240".to_owned(), "flood", today + 1));
     journal.close().await;
     let journal = place.open();
-    let query =
-        UsageQuery { scope: TenantScope::All, from_day: today, to_day: today, groups: vec![UsageGroup::Feature] };
-    let lines = journal.usage(query.clone()).await.unwrap();
+    let query = UsageQuery {
+        scope: TenantScope::All,
+        from_day: today,
+        to_day: today,
+        groups: vec![UsageGroup::Feature],
+        after: None,
+    };
+    let lines = journal.usage(query.clone()).await.unwrap().lines;
     let calls = |name: &str| {
-        lines.iter().filter(|line| line.feature.as_deref() == Some(name)).map(|line| line.calls).collect::<Vec<_>>()
+        lines
+            .iter()
+            .filter(|line| line.feature.as_deref() == Some(name))
+            .map(|line| line.counts.calls)
+            .collect::<Vec<_>>()
     };
     assert_eq!(lines.len(), FEATURES_SAID_MAX + 3, "with other, chat and search");
     assert_eq!((calls("other"), calls("chat"), calls("search")), (vec![50], vec![1], vec![1]));
     assert_eq!((calls("feat0"), calls("feat240"), calls("made up")), (vec![2], vec![], vec![]));
     let tomorrow = UsageQuery { from_day: today + 1, to_day: today + 1, ..query };
-    assert_eq!(journal.usage(tomorrow).await.unwrap()[0].feature.as_deref(), Some("feat240"));
+    assert_eq!(journal.usage(tomorrow).await.unwrap().lines[0].feature.as_deref(), Some("feat240"));
+}
+
+#[tokio::test]
+async fn sums_beyond_one_page_are_told_and_follow() {
+    let place = Place::new();
+    let journal = place.open();
+    let log = |currency| journal.usage_log(currency);
+    let today = T0 / DAY_MS;
+    // More lines than a page, of fewer names than pages: days times models. Some have costs in two currencies.
+    for number in 0..USAGE_LINES_MAX + 250 {
+        let call = called("acme", &format!("m{}", number % 100), today + number as u64 / 100, None);
+        let call = CallRecord { cost: Cost::from_units(1.0), ..call };
+        log(Some("KRW")).finished(call.clone());
+        if number % 7 == 0 {
+            log(Some("EUR")).finished(call);
+        }
+    }
+    journal.close().await;
+    let journal = place.open();
+    let groups = vec![UsageGroup::Day, UsageGroup::Model];
+    let query = UsageQuery { scope: of("acme"), from_day: 0, to_day: today + 200, groups: groups.clone(), after: None };
+    let first = journal.usage(query.clone()).await.unwrap();
+    assert_eq!(first.lines.len(), USAGE_LINES_MAX);
+    let cursor = first.next.unwrap().to_string();
+    for broken in ["", "x", "1", "1-2-3", "1-"] {
+        assert_eq!(UsageCursor::parse(broken, &groups), None, "{broken:?}");
+    }
+    assert_eq!(UsageCursor::parse("1", &[]), None);
+    let after = UsageCursor::parse(&cursor, &groups);
+    let rest = journal.usage(UsageQuery { after, ..query.clone() }).await.unwrap();
+    assert_eq!((rest.lines.len(), &rest.next), (250, &None));
+    assert!(rest.lines.iter().all(|line| !first.lines.contains(line)));
+    let all: u64 = first.lines.iter().chain(&rest.lines).map(|line| line.counts.calls).sum();
+    let one = journal.usage(UsageQuery { groups: Vec::new(), ..query }).await.unwrap();
+    assert_eq!((one.lines[0].counts.calls, one.next), (all, None));
 }

@@ -282,6 +282,6 @@ async fn a_live_runs_state_is_told_by_its_events() {
         }
         assert_eq!(journal.head(acme(), "r").await.unwrap().unwrap().summary.status, status);
     }
-    assert_eq!(journal.delete_run(acme(), "r").await, Ok(Deletion::NotOver));
+    assert_eq!(journal.delete_run(acme(), "r").await, Ok(Deletion::NotOver(RunStatus::Running)));
     assert_eq!(journal.delete_run(TenantScope::One(None), "r").await, Ok(Deletion::NotFound));
 }

@@ -2,11 +2,7 @@
 //! a bounded number. Names that are not known are refused, or counted together, as configured; never unlimited and never a compartment
 //! of their own by accident.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     line::LineId,
@@ -15,7 +11,10 @@ use super::{
     settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{
+        clock::Timestamp,
+        name::{Name, NameMap, TextMap},
+    },
     policy::bulkhead::{Bulkhead, Member, NO_MEMBER},
 };
 
@@ -72,6 +71,8 @@ pub(super) struct Feature {
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) tier: usize,
+    /// Whether newcomers of this name are counted here: not once a reload has taken the tenant away.
+    pub(super) is_known: bool,
     pub(super) count: Option<CountId>,
     /// Features' places and counts.
     pub(super) cells: Vec<(u16, CountId)>,
@@ -81,12 +82,12 @@ pub(super) struct Tenant {
 #[derive(Debug, Default)]
 pub struct Directory {
     pub(super) features: Vec<Feature>,
-    pub(super) feature_places: HashMap<Name, u16>,
+    pub(super) feature_places: NameMap<u16>,
     pub(super) usual_feature: Option<u16>,
     pub(super) tiers: Vec<TierSettings>,
-    pub(super) known_tenants: HashMap<Name, usize>,
+    pub(super) known_tenants: NameMap<usize>,
     pub(super) unknown_tenant: Option<(UnknownTenant, usize)>,
-    pub(super) tenants: HashMap<Arc<str>, Tenant>,
+    pub(super) tenants: TextMap<Tenant>,
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
     pub(super) tenants_max: usize,
@@ -182,6 +183,10 @@ impl Directory {
         name: Option<&str>,
         feature: Option<u16>,
     ) -> Result<(Option<CountId>, Option<CountId>, Duration), Stranger> {
+        let ratio = feature.and_then(|place| self.features.get(usize::from(place))?.settings.ratio);
+        if let Some(counted) = name.and_then(|name| self.counted(name, feature.zip(ratio))) {
+            return Ok(counted);
+        }
         let known = name.and_then(|name| self.known_tenants.get(name).copied());
         let (name, tier) = match (known, name, &self.unknown_tenant) {
             (Some(tier), Some(name), _) => (name, tier),
@@ -190,7 +195,6 @@ impl Directory {
             (_, Some(_), None) => return Err(Stranger::Tenant),
             (_, None, None) => return Err(Stranger::NoTenant),
         };
-        let ratio = feature.and_then(|place| self.features.get(usize::from(place))?.settings.ratio);
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
         let max_wait = settings.max_wait;
         if !self.tenants.contains_key(name) {
@@ -203,7 +207,7 @@ impl Directory {
             let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
             let key: Arc<str> = name.into();
             self.turns.push_back(Arc::clone(&key));
-            self.tenants.insert(key, Tenant { tier, count, cells: Vec::new() });
+            self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new() });
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
         let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
@@ -221,6 +225,17 @@ impl Directory {
         Ok((tenant.count, cell, max_wait))
     }
 
+    /// The same for a tenant that has all of its counts, which most callers have: those are few beside all that are known by name.
+    fn counted(&self, name: &str, cell: Option<(u16, f64)>) -> Option<(Option<CountId>, Option<CountId>, Duration)> {
+        let tenant = self.tenants.get(name).filter(|tenant| tenant.is_known)?;
+        let settings = self.tiers.get(tenant.tier)?;
+        let cell = match cell.filter(|(_, ratio)| settings.cell_slots(*ratio).is_some()) {
+            Some((feature, _)) => Some(tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell)?),
+            None => None,
+        };
+        Some((tenant.count, cell, settings.max_wait))
+    }
+
     /// The tier of a tenant that is counted, by name.
     pub fn tier_of(&self, tenant: &str) -> Option<&TierSettings> {
         self.tenants.get(tenant).and_then(|tenant| self.tiers.get(tenant.tier))
@@ -231,7 +246,7 @@ impl Directory {
 const LOOKED_AT: usize = 64;
 
 /// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if there was none.
-fn forget_idle<T>(tenants: &mut HashMap<Arc<str>, Tenant>, turns: &mut VecDeque<Arc<str>>, pool: &mut Pool<T>) -> bool {
+fn forget_idle<T>(tenants: &mut TextMap<Tenant>, turns: &mut VecDeque<Arc<str>>, pool: &mut Pool<T>) -> bool {
     let before = tenants.len();
     for _ in 0..LOOKED_AT.min(turns.len()) {
         let Some(name) = turns.pop_front() else { break };

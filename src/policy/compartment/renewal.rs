@@ -91,7 +91,9 @@ impl Directory {
                 Some((UnknownTenant::Shared(_), tier)) if **name == *SHARED_TENANT => Some(*tier),
                 _ => None,
             });
-            let Some((place, tier)) = tier.and_then(|place| Some((place, self.tiers.get(place)?))) else { continue };
+            let tier = tier.and_then(|place| Some((place, self.tiers.get(place)?)));
+            tenant.is_known = tier.is_some();
+            let Some((place, tier)) = tier else { continue };
             tenant.tier = place;
             let of_tenant = || format!("tenant:{name}");
             tenant.count = renewed(tenant.count, tier.slots, of_tenant, (&mut *pool, now), granted);

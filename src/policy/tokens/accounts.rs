@@ -2,10 +2,7 @@
 //! gets its tokens from all of them or from none. Features and tiers are known from the start; tenants have budgets once they call, in a
 //! bounded number. It counts no tokens and reads no clock.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     BudgetRefusal, ReservationId,
@@ -13,7 +10,10 @@ use super::{
     draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
 };
 use crate::{
-    model::{clock::Timestamp, name::Name},
+    model::{
+        clock::Timestamp,
+        name::{Name, NameMap, TextMap},
+    },
     policy::compartment::settings::{CompartmentSettings, Rates, TierSettings, UnknownFeature, UnknownTenant},
 };
 
@@ -79,13 +79,13 @@ impl Tenant {
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
     shelf: Shelf,
-    providers: HashMap<Name, AccountRef>,
-    features: HashMap<Name, Feature>,
+    providers: NameMap<AccountRef>,
+    features: NameMap<Feature>,
     usual_feature: Option<Name>,
     tiers: Vec<TierSettings>,
-    known_tenants: HashMap<Name, usize>,
+    known_tenants: NameMap<usize>,
     unknown_tenant: Option<(UnknownTenant, usize)>,
-    tenants: HashMap<Arc<str>, Tenant>,
+    tenants: TextMap<Tenant>,
     /// Whose turn it is to make room; each tenant once.
     turns: VecDeque<Arc<str>>,
     tenants_max: usize,
@@ -287,9 +287,31 @@ impl Accounts {
         let provider = self.providers.get(who.provider).copied();
         let feature = self.feature_of(who.feature);
         let (of_feature, ratio) = feature.map_or((None, None), |(_, feature)| (feature.account, feature.ratio));
-        let feature = feature.map(|(name, _)| name.clone());
-        let [tenant, cell] = self.find_tenant(who.tenant, feature.zip(ratio), now);
+        let feature = feature.map(|(name, _)| name).zip(ratio);
+        let counted = who.tenant.and_then(|tenant| self.counted(tenant, feature));
+        let [tenant, cell] = if let Some(counted) = counted {
+            counted
+        } else {
+            let feature = feature.map(|(name, ratio)| (name.clone(), ratio));
+            self.find_tenant(who.tenant, feature, now)
+        };
         Found { accounts: [provider, of_feature, tenant, cell], epoch: self.epoch }
+    }
+
+    /// The same as [`Accounts::find_tenant`] for a tenant that has all of its budgets, which most callers have: those are few beside all
+    /// that are known by name.
+    fn counted(&self, tenant: &str, feature: Option<(&Name, f64)>) -> Option<[Option<AccountRef>; 2]> {
+        let tenant = self.tenants.get(tenant)?;
+        let settings = self.tiers.get(tenant.tier)?;
+        let of_cell = feature.filter(|(_, ratio)| cell_rates(settings, Some(*ratio)).tokens_per_minute.is_some());
+        let cell = match of_cell {
+            Some((feature, _)) => Some(tenant.cells.iter().find(|(of, _)| of == feature).map(|(_, cell)| *cell)?),
+            None => None,
+        };
+        if settings.rates.tokens_per_minute.is_some() && tenant.account.is_none() {
+            return None;
+        }
+        Some([tenant.account, cell])
     }
 
     /// The budget of a tenant over all, and that in a feature of this ratio.

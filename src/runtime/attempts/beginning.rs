@@ -13,7 +13,7 @@ impl Call {
     pub(super) fn begin_attempt(&mut self, now: Timestamp) -> Result<(), Refusal> {
         let request = self.permit.next_request()?;
         if let Some(spending) = &mut self.spending {
-            spending.begin_attempt(now)?;
+            spending.begin_attempt(self.caller.spent_for(), now)?;
         }
         if let Some(request) = request {
             request.send();

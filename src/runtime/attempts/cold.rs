@@ -79,7 +79,7 @@ impl Call {
         let patience = self.deadline.map(|deadline| deadline.since(self.shared.now()));
         let out_of_time = tokio::time::sleep(patience.unwrap_or_default());
         tokio::pin!(out_of_time);
-        let (aborting, stopping) = (self.shared.aborting.clone(), self.shared.stopping.clone());
+        let (aborting, stopping) = (self.shared.aborting.clone(), self.shared.stopping.token());
         loop {
             let is_here = self.reply.is_some();
             tokio::select! {

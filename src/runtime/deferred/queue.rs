@@ -81,7 +81,7 @@ impl DeferredQueue {
             }
             Ok(Put::Known(known)) => ("known", Ok(known)),
             Ok(Put::Conflict) => {
-                let message = "another call is kept under the same idempotency key";
+                let message = "another call is kept under this idempotency key: send the same one again, or this one with a key of its own";
                 ("refused", Err(Envelope::new(ErrorCode::Conflict, message)))
             }
             Ok(Put::Full { bound }) => {

@@ -68,7 +68,7 @@ impl Worker {
 
     /// Works until the runtime stops, or leaves what is durable to another process.
     pub(crate) async fn work(self) {
-        let stopping = self.shared.stopping.clone();
+        let stopping = self.shared.stopping.token();
         let leaving = self.shared.leaving_runs.clone();
         tokio::select! {
             biased;

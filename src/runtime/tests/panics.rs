@@ -34,6 +34,7 @@ use crate::{
         permit::{GatePass, Passing},
         ports::{Asked, AttemptRequest, Backend, BoxFuture, Clock, Progress, TokenEstimate, VendorBudget},
         settings::{AgentSettings, ProviderSettings},
+        spending::SpentFor,
         supervisor::{Facts, SupervisorActor, SupervisorMessage},
     },
 };
@@ -163,13 +164,13 @@ fn a_panic_in_an_admission_gives_back_what_was_taken_so_far() {
 #[test]
 fn a_panic_between_gates_and_permit_gives_the_trial_back() {
     let (shared, _) = assembled();
-    let guard = front(&shared).agent.guard.clone();
+    let agent = front(&shared).agent;
+    let guard = agent.guard.clone();
     let now = shared.now();
     let admission = || {
-        let mut passing = Passing::begin(&shared, now);
+        let mut passing = Passing::begin(&shared, &agent, now);
         let Passed { generation, kind, opened_it } = guard.gate.pass(now, Asker::Anyone).unwrap();
-        passing.passes.target =
-            Some(GatePass { guard: guard.clone(), pass: Pass { id: 1, generation, kind }, opened_it });
+        passing.passes.target = Some(GatePass { breaker: guard.id, pass: Pass { id: 1, generation, kind }, opened_it });
         resume_unwind(Box::new("made up"));
     };
     for _ in 0..=front(&shared).agent.settings.breaker.trials {
@@ -185,10 +186,10 @@ fn a_panic_while_tokens_are_settled_settles_them_once() {
         let mut spending = permit.spending.take().unwrap();
         let progress = Progress::start(Arc::clone(&shared.clock), None);
         let now = shared.now();
-        spending.begin_attempt(now).unwrap();
+        spending.begin_attempt(SpentFor::CHAT, now).unwrap();
         let failed = Err(AttemptFailure::new(Ending::StreamCut, "cut"));
         spending.settle(&failed, &progress, Duration::from_secs(1));
-        spending.begin_attempt(shared.now()).unwrap();
+        spending.begin_attempt(SpentFor::CHAT, shared.now()).unwrap();
         let outcome = Facts {
             agent: permit.agent.index,
             ending: Ending::Cancelled { slow_without_content: false },

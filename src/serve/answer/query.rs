@@ -21,8 +21,19 @@ impl<T: DeserializeOwned> FromRequestParts<AppState> for Asked<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Failure> {
         let read = Query::<T>::from_request_parts(parts, state).await;
-        read.map(|Query(asked)| Self(asked)).map_err(|rejection| Failure::invalid(rejection.body_text()))
+        read.map(|Query(asked)| Self(asked))
+            .map_err(|rejection| Failure::invalid(without_jargon(&rejection.body_text())))
     }
+}
+
+/// What is wrong with a query, without the words of the program that read it.
+fn without_jargon(text: &str) -> String {
+    let what = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    format!(
+        "query: {}",
+        what.replace("invalid digit found in string", "must be a whole number")
+            .replace("number too large to fit in target type", "is too large a number")
+    )
 }
 
 /// The request's `Idempotency-Key`, if it has one.
@@ -44,5 +55,33 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for InPath<T> {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Failure> {
         let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         read.map(|axum::extract::Path(found)| Self(found)).map_err(|rejection| Failure::invalid(rejection.body_text()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::Uri;
+
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Page {
+        #[allow(dead_code, reason = "only read")]
+        limit: Option<u8>,
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_query_is_said_plainly() {
+        for (query, want) in [
+            ("limit=x", "query: limit: must be a whole number"),
+            ("limit=999", "query: limit: is too large a number"),
+            ("limit=1&limit=2", "query: duplicate field `limit`"),
+            ("most=1", "query: most: unknown field `most`, expected `limit`"),
+        ] {
+            let uri: Uri = format!("/v1/runs?{query}").parse().unwrap();
+            let refused = Query::<Page>::try_from_uri(&uri).unwrap_err();
+            assert_eq!(without_jargon(&refused.body_text()), want, "{query}");
+        }
     }
 }

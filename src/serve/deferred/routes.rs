@@ -99,7 +99,10 @@ pub(crate) async fn cancel(
         Cancelling::Done => running.runtime.abort_deferred(&id),
         Cancelling::Over(DeferredStatus::Cancelled) => {}
         Cancelling::Over(status) => {
-            let message = format!("deferred call {id:?} is over already: {}", status.as_str());
+            let message = format!(
+                "deferred call {id:?} is {}, so there is nothing to cancel: GET /v1/deferred/{id} shows how it ended",
+                status.as_str()
+            );
             return Err(Failure::new(ErrorCode::Conflict, message).with_detail("status", status.as_str()));
         }
         Cancelling::NotFound => return Err(not_there(&id)),

@@ -231,7 +231,10 @@ async fn remove(
         FileDeletion::Done => Ok(StatusCode::NO_CONTENT),
         FileDeletion::NotFound => Err(Failure::not_found(format_args!("file {id:?}"))),
         FileDeletion::InUse => {
-            Err(Failure::new(ErrorCode::Conflict, "a run names this file; it goes with the last of them"))
+            let message = format!(
+                "file {id:?} is named by a run: it goes by itself when the last run that names it is deleted (DELETE /v1/runs/{{id}})"
+            );
+            Err(Failure::new(ErrorCode::Conflict, message))
         }
     }
 }

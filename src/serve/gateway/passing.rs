@@ -34,6 +34,8 @@ pub(super) struct Passing {
     passed: PassedOn,
     /// `None` once it was judged.
     admission: Option<Admission>,
+    /// Bytes that are still to come, where its head tells: after the last of them nobody asks for more.
+    left: Option<u64>,
     /// As much of it as says how it ended.
     kept: Vec<u8>,
     /// Which part is waited for next.
@@ -59,11 +61,14 @@ impl Passing {
     ) -> Self {
         admission.answered(passed.status());
         let events = takes_events(&passed.headers).then(Tail::default);
-        let (admission, agent) = (Some(admission), agent.clone());
-        Self { passed, admission, kept: Vec::new(), part: Part::Head, events, agent, last_words, facts, place }
+        let (left, admission, agent) = (passed.bytes(), Some(admission), agent.clone());
+        Self { passed, admission, left, kept: Vec::new(), part: Part::Head, events, agent, last_words, facts, place }
     }
 
-    pub(super) fn into_answer(self) -> Response {
+    pub(super) fn into_answer(mut self) -> Response {
+        if self.left == Some(0) {
+            self.is_whole();
+        }
         let status = StatusCode::from_u16(self.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
         let mut headers = without_hop_by_hop(&self.passed.headers);
         if let Ok(value) = HeaderValue::from_str(self.agent.as_str()) {
@@ -98,15 +103,14 @@ impl Passing {
                 admission.content();
                 self.part = Part::Piece;
                 self.keep(&piece);
+                self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
+                if self.left == Some(0) {
+                    self.is_whole();
+                }
                 Some(Ok(piece))
             }
             Ok(None) => {
-                let failure = self.passed.failure(&self.kept);
-                let admission = self.admission.take()?;
-                match failure {
-                    Some(failure) => admission.fail(&failure),
-                    None => admission.finish(Ending::Success),
-                }
+                self.is_whole();
                 None
             }
             Err(failure) => {
@@ -118,6 +122,16 @@ impl Passing {
                     None => Err(std::io::Error::other("the service's answer broke off")),
                 })
             }
+        }
+    }
+
+    /// All of it came: it is judged by its status and by what an error in it says.
+    fn is_whole(&mut self) {
+        let failure = self.passed.failure(&self.kept);
+        match (self.admission.take(), failure) {
+            (Some(admission), Some(failure)) => admission.fail(&failure),
+            (Some(admission), None) => admission.finish(Ending::Success),
+            (None, _) => {}
         }
     }
 

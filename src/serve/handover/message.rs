@@ -24,8 +24,11 @@ use tokio::{
 pub(super) const VERSION: u8 = 1;
 /// The longest address as text: an IPv6 address with scope and port.
 const ADDRESS_BYTES_MAX: usize = 80;
-/// How long one exchange may take in the old process.
-pub(super) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the other process may take to say what it wants, or that it is done. One that is starved of its processor is not silent.
+pub(super) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the old process waits to hear that its socket was taken: longer than any successor tries to, so that none takes a socket
+/// that the old one believes to have kept.
+pub(super) const TAKEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A word of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

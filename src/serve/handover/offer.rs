@@ -9,6 +9,7 @@ use std::{
         unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,9 +30,9 @@ const MODE: u32 = 0o600;
 #[derive(Debug)]
 pub struct Handover {
     successor: watch::Receiver<bool>,
-    stream: std::sync::Arc<Mutex<Option<UnixStream>>>,
+    stream: Arc<Mutex<Option<UnixStream>>>,
     waiting: JoinHandle<()>,
-    file: SocketFile,
+    file: Arc<SocketFile>,
 }
 
 impl Handover {
@@ -42,10 +43,10 @@ impl Handover {
     pub fn offer(path: &Path, address: SocketAddr, listener: OwnedFd) -> io::Result<Self> {
         let (socket, file) = SocketFile::bind(path)?;
         let (found, successor) = watch::channel(false);
-        let stream = std::sync::Arc::new(Mutex::new(None));
-        let place = std::sync::Arc::clone(&stream);
+        let (stream, file) = (Arc::new(Mutex::new(None)), Arc::new(file));
+        let (place, own) = (Arc::clone(&stream), Arc::clone(&file));
         let waiting = tokio::spawn(async move {
-            let successor = wait_for_successor(socket, address, listener).await;
+            let successor = wait_for_successor(socket, own, address, listener).await;
             *place.lock().await = Some(successor);
             // Nobody who waits: the offer was dropped.
             let _ = found.send(true);
@@ -74,11 +75,18 @@ impl Handover {
 impl Drop for Handover {
     fn drop(&mut self) {
         self.waiting.abort();
-        self.file.remove();
+        if !*self.successor.borrow() {
+            self.file.remove();
+        }
     }
 }
 
-async fn wait_for_successor(socket: UnixListener, address: SocketAddr, listener: OwnedFd) -> UnixStream {
+async fn wait_for_successor(
+    socket: UnixListener,
+    file: Arc<SocketFile>,
+    address: SocketAddr,
+    listener: OwnedFd,
+) -> UnixStream {
     loop {
         let mut stream = match socket.accept().await {
             Ok((stream, _)) => stream,
@@ -88,10 +96,11 @@ async fn wait_for_successor(socket: UnixListener, address: SocketAddr, listener:
                 continue;
             }
         };
-        let exchange = tokio::time::timeout(message::EXCHANGE_TIMEOUT, give(&mut stream, address, &listener)).await;
-        match exchange.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        match give(&mut stream, address, &listener).await {
             Ok(()) => {
-                // Closed before the last word, so that the successor can offer at the same path at once.
+                // Closed before the last word, so that the successor can offer at the same path at once. The file goes while its
+                // number is known to be its own: a later file may be given the same one.
+                file.remove();
                 drop(socket);
                 if let Err(error) = message::write_word(&mut stream, Word::Done).await {
                     tracing::warn!(%error, "the successor went away after it took the socket");
@@ -106,14 +115,18 @@ async fn wait_for_successor(socket: UnixListener, address: SocketAddr, listener:
 async fn give(stream: &mut UnixStream, address: SocketAddr, listener: &OwnedFd) -> io::Result<()> {
     use std::os::fd::AsFd as _;
     message::check_peer(stream)?;
-    let asked = message::read_ask(stream).await;
+    let asked = within(message::EXCHANGE_TIMEOUT, message::read_ask(stream)).await;
     if !asked.as_ref().is_ok_and(|asked| *asked == address) {
         message::refuse(stream).await?;
         let asked = asked?;
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it asks for {asked}, this is {address}")));
     }
     message::give(stream, listener.as_fd()).await?;
-    message::expect_word(stream, Word::Taken).await
+    within(message::TAKEN_TIMEOUT, message::expect_word(stream, Word::Taken)).await
+}
+
+async fn within<T>(longest: Duration, exchange: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(longest, exchange).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// The file of the Unix socket, by its identity: a successor's file at the same path is another one.

@@ -37,7 +37,13 @@ impl Farewell {
 /// Asks the process that offers at `path` for its socket on `address`. `None` where nobody is there or it cannot be had.
 pub async fn take_over(path: &Path, address: SocketAddr, timeout: Duration) -> Option<TakenOver> {
     let asked = tokio::time::timeout(timeout, ask(path, address)).await;
-    match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+    let asked = match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        // No time limit from here on: the old one may already drain, so there is no way back.
+        Ok(Some((stream, listener))) => take(stream, listener).await.map(Some),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    match asked {
         Ok(taken) => taken,
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => None,
         Err(error) => {
@@ -47,7 +53,7 @@ pub async fn take_over(path: &Path, address: SocketAddr, timeout: Duration) -> O
     }
 }
 
-async fn ask(path: &Path, address: SocketAddr) -> io::Result<Option<TakenOver>> {
+async fn ask(path: &Path, address: SocketAddr) -> io::Result<Option<(UnixStream, TcpListener)>> {
     let mut stream = UnixStream::connect(path).await?;
     message::check_peer(&stream)?;
     message::write_ask(&mut stream, address).await?;
@@ -65,11 +71,15 @@ async fn ask(path: &Path, address: SocketAddr) -> io::Result<Option<TakenOver>> 
         ));
     }
     listener.set_nonblocking(true)?;
+    Ok(Some((stream, listener)))
+}
+
+async fn take(mut stream: UnixStream, listener: TcpListener) -> io::Result<TakenOver> {
     message::write_word(&mut stream, Word::Taken).await?;
-    // From here the old one may already drain, so the socket is kept even where its last word is lost.
+    // The socket is kept even where the last word is lost.
     let done = tokio::time::timeout(message::EXCHANGE_TIMEOUT, message::expect_word(&mut stream, Word::Done)).await;
     if !matches!(done, Ok(Ok(()))) {
         tracing::warn!("the old process fell silent while it handed its socket over");
     }
-    Ok(Some(TakenOver { listener, farewell: Farewell(stream) }))
+    Ok(TakenOver { listener, farewell: Farewell(stream) })
 }

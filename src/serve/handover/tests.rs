@@ -48,13 +48,25 @@ fn offer(path: &Path) -> (Handover, std::net::TcpListener, SocketAddr) {
     (handover, listener, address)
 }
 
+/// A listener whose port nobody else can be given meanwhile, as it would where it is closed and bound again.
+fn first_listener() -> (std::net::TcpListener, SocketAddr) {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
 /// A small server that takes over or binds, offers, serves until it is asked, and finishes what it began. Says when it serves.
-async fn serve_until_asked(path: PathBuf, address: SocketAddr, ready: impl FnOnce(bool)) {
+async fn serve_until_asked(
+    path: PathBuf,
+    address: SocketAddr,
+    own: Option<std::net::TcpListener>,
+    ready: impl FnOnce(bool),
+) {
     let taken = take_over(&path, address, TIMEOUT).await;
     let came_by_handover = taken.is_some();
     let (listener, farewell) = match taken {
         Some(TakenOver { listener, farewell }) => (listener, Some(farewell)),
-        None => (std::net::TcpListener::bind(address).unwrap(), None),
+        None => (own.unwrap_or_else(|| std::net::TcpListener::bind(address).unwrap()), None),
     };
     listener.set_nonblocking(true).unwrap();
     let handover = Handover::offer(&path, address, listener.try_clone().unwrap().into()).unwrap();
@@ -133,23 +145,28 @@ fn ask(address: SocketAddr) -> std::io::Result<()> {
     if answer == "pong" { Ok(()) } else { Err(std::io::Error::other(format!("{answer:?}"))) }
 }
 
-fn start_in_process(path: &Path, address: SocketAddr) -> (JoinHandle<()>, tokio::sync::oneshot::Receiver<bool>) {
+fn start_in_process(
+    path: &Path,
+    address: SocketAddr,
+    own: Option<std::net::TcpListener>,
+) -> (JoinHandle<()>, tokio::sync::oneshot::Receiver<bool>) {
     let (ready, is_ready) = tokio::sync::oneshot::channel();
     let path = path.to_owned();
-    let serving = tokio::spawn(serve_until_asked(path, address, move |by_handover| ready.send(by_handover).unwrap()));
+    let ready = move |by_handover| ready.send(by_handover).unwrap();
+    let serving = tokio::spawn(serve_until_asked(path, address, own, ready));
     (serving, is_ready)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_refused_over_hand_overs_in_one_process() {
     let (_folder, path) = folder();
-    let address = free_address();
-    let (mut serving, is_ready) = start_in_process(&path, address);
+    let (own, address) = first_listener();
+    let (mut serving, is_ready) = start_in_process(&path, address, Some(own));
     assert!(!is_ready.await.unwrap(), "the first one binds");
     let load = Load::on(address);
     for _ in 0..HANDOVERS {
         let before = load.answered();
-        let (next, is_ready) = start_in_process(&path, address);
+        let (next, is_ready) = start_in_process(&path, address, None);
         assert!(is_ready.await.unwrap(), "the socket was not handed over");
         serving.await.unwrap();
         serving = next;
@@ -167,7 +184,7 @@ async fn nobody_is_refused_over_hand_overs_in_one_process() {
 async fn child_of_the_test_with_real_processes() {
     let (Ok(path), Ok(address)) = (std::env::var(CHILD_PATH), std::env::var(CHILD_ADDRESS)) else { return };
     let ready = |by_handover| println!("\nserving {by_handover}");
-    serve_until_asked(path.into(), address.parse().unwrap(), ready).await;
+    serve_until_asked(path.into(), address.parse().unwrap(), None, ready).await;
 }
 
 /// A process, killed when dropped.
@@ -285,6 +302,28 @@ async fn a_successor_that_dies_half_way_changes_nothing() {
     drop(dying);
     assert!(tokio::time::timeout(Duration::from_millis(50), handover.asked()).await.is_err());
     assert!(take_over(&path, address, TIMEOUT).await.is_some());
+}
+
+/// A machine under load: the successor is slower than the exchange may take before it has its socket. Neither believes what the other
+/// does not.
+#[tokio::test]
+async fn a_slow_successor_takes_what_it_was_given() {
+    let (_folder, path) = folder();
+    let (handover, _listener, address) = offer(&path);
+    let mut slow = UnixStream::connect(&path).await.unwrap();
+    super::message::write_ask(&mut slow, address).await.unwrap();
+    let given = super::message::receive(&slow).await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(super::message::EXCHANGE_TIMEOUT + Duration::from_millis(200)).await;
+    tokio::time::resume();
+    super::message::write_word(&mut slow, super::message::Word::Taken).await.unwrap();
+    super::message::expect_word(&mut slow, super::message::Word::Done).await.unwrap();
+    handover.asked().await;
+    assert!(given.is_some() && !path.exists(), "the file of an offer that was taken stays behind");
+    // A successor's file is nobody else's, whatever number the system gave it.
+    let _successor = Handover::offer(&path, address, given.unwrap()).unwrap();
+    drop(handover);
+    assert!(path.exists());
 }
 
 #[tokio::test]

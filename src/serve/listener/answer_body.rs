@@ -23,11 +23,20 @@ pub(super) struct AnswerBody {
     body: Body,
     rest: Bytes,
     turn: Turn,
+    /// What it ended with, until that is told.
+    broken: Option<BoxError>,
 }
 
 impl AnswerBody {
     pub(super) fn new(body: Body, turn: Turn) -> Self {
-        Self { body, rest: Bytes::new(), turn }
+        Self { body, rest: Bytes::new(), turn, broken: None }
+    }
+
+    /// An error is told one look later: the head and what was handed out before it then go out first, where they would be thrown away.
+    fn break_off(&mut self, error: BoxError, context: &Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.broken = Some(error);
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn next_piece(&mut self) -> Frame<Bytes> {
@@ -48,11 +57,14 @@ impl HttpBody for AnswerBody {
         if !self.rest.is_empty() {
             return Poll::Ready(Some(Ok(self.next_piece())));
         }
+        if let Some(error) = self.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         // The body is not polled again after a panic: the error ends it.
         let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.body).poll_frame(context)));
         let Ok(polled) = polled else {
             tracing::error!("an answer's body panicked");
-            return Poll::Ready(Some(Err("the answer broke off".into())));
+            return self.break_off("the answer broke off".into(), context);
         };
         Poll::Ready(match ready!(polled) {
             Some(Ok(frame)) => Some(Ok(match frame.into_data() {
@@ -62,7 +74,7 @@ impl HttpBody for AnswerBody {
                 }
                 Err(trailers) => trailers,
             })),
-            Some(Err(error)) => Some(Err(error.into())),
+            Some(Err(error)) => return self.break_off(error.into(), context),
             None => {
                 self.turn.is_whole();
                 None

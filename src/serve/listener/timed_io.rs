@@ -62,9 +62,9 @@ impl AsyncRead for TimedIo {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_read_ready(context))?;
-            match self.socket.try_read(buffer.initialize_unfilled()) {
+            // Read as a buffer that need not be zeroed first: that would cost more than the reading.
+            match self.socket.try_read_buf(buffer) {
                 Ok(count) => {
-                    buffer.advance(count);
                     if count > 0 {
                         let filled = buffer.filled();
                         self.activity.has_read(filled.get(filled.len() - count..).unwrap_or_default());

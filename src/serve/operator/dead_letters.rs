@@ -88,7 +88,7 @@ pub(crate) async fn replay(
     let running = state.running().await?;
     let place = state.caps.call()?;
     let claim = running.runtime.claim_letter(&id);
-    let claim = claim.ok_or_else(|| conflict(format!("dead letter {id:?} is being replayed by somebody else")))?;
+    let claim = claim.ok_or_else(|| conflict(format!("dead letter {id:?} is being replayed by somebody else: look again at GET /v1/dead-letters once that is done")))?;
     let letter = running.journal.dead_letter(caller.scope(), &id).await?;
     let letter = letter.ok_or_else(|| Failure::not_found(format_args!("dead letter {id:?}")))?;
     let traceparent = caller.facts.traceparent.clone();
@@ -151,7 +151,10 @@ async fn let_go_on(running: &Running, letter: &DeadLetter) -> Result<Value, Fail
     let run = running.runtime.run(run_id);
     let is_released = run.zip(place).is_some_and(|(run, (step, index, iteration))| run.release(step, index, iteration));
     if !is_released {
-        return Err(conflict(format!("run {run_id} does not wait for an operator at this step")));
+        let step = letter.step.as_deref().unwrap_or_default();
+        return Err(conflict(format!(
+            "run {run_id} does not wait for an operator at {step}: it was let go on already, or the run is over; GET /v1/runs/{run_id}/why says what it waits for"
+        )));
     }
     running.journal.take_dead_letter(TenantScope::All, &letter.id).await?;
     Ok(json!({ "id": letter.id, "run_id": run_id, "step": letter.step }))

@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     journal::{
         query::TenantScope,
-        usage::{USAGE_LINES_MAX, UsageGroup, UsageLine, UsageQuery},
+        usage::{UsageCursor, UsageGroup, UsageLine, UsageQuery},
     },
     serve::{
         access::caller::Caller,
@@ -41,6 +41,8 @@ pub struct UsageAsked {
     pub group: Option<String>,
     /// Of this tenant; for operators.
     pub tenant: Option<String>,
+    /// `next_cursor` of the page before, asked for with the same days, groups and tenant.
+    pub cursor: Option<String>,
 }
 
 /// Sums.
@@ -49,8 +51,8 @@ pub struct UsageSums {
     /// One a group; what was called within the last moment may not be in it yet.
     #[schema(value_type = Vec<Object>)]
     pub data: Vec<UsageLine>,
-    /// True where there were more sums than one answer holds: ask for fewer days, or other groups.
-    pub truncated: bool,
+    /// Where the next page begins; `null` = there is none. A page holds 10,000 sums.
+    pub next_cursor: Option<String>,
 }
 
 /// The routes.
@@ -69,9 +71,8 @@ pub(crate) async fn usage(
     let running = state.running().await?;
     let clock = running.runtime.clock();
     let query = query_of(&caller, asked, clock.unix_ms(clock.now()) / DAY_MS)?;
-    let data = running.journal.usage(query).await?;
-    let truncated = data.len() >= USAGE_LINES_MAX;
-    Ok(Answer(UsageSums { data, truncated }))
+    let page = running.journal.usage(query).await?;
+    Ok(Answer(UsageSums { data: page.lines, next_cursor: page.next.map(|cursor| cursor.to_string()) }))
 }
 
 fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery, Failure> {
@@ -90,8 +91,15 @@ fn query_of(caller: &Caller, asked: UsageAsked, today: u64) -> Result<UsageQuery
         let found = GROUPS.iter().find(|(known, _)| *known == word.trim()).map(|(_, group)| *group);
         found.ok_or_else(|| Failure::invalid(format!("group: {word:?} is none of day, tenant, feature, agent, model")))
     };
-    let groups = asked.group.as_deref().map(|text| text.split(',').map(group_of).collect()).transpose()?;
-    Ok(UsageQuery { scope, from_day, to_day, groups: groups.unwrap_or_default() })
+    let groups: Option<Vec<_>> =
+        asked.group.as_deref().map(|text| text.split(',').map(group_of).collect()).transpose()?;
+    let groups = groups.unwrap_or_default();
+    let after = |text: String| {
+        let unknown = || Failure::invalid(format!("cursor {text:?} was not handed out for this group"));
+        UsageCursor::parse(&text, &groups).ok_or_else(unknown)
+    };
+    let after = asked.cursor.map(after).transpose()?;
+    Ok(UsageQuery { scope, from_day, to_day, groups, after })
 }
 
 fn day_of(text: &str) -> Result<u64, Failure> {

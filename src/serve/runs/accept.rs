@@ -17,7 +17,12 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{find::Found, input};
 use crate::{
     journal::query::TenantScope,
-    model::{envelope::ErrorCode, hex::hex, nearest, run::RunRecord},
+    model::{
+        envelope::ErrorCode,
+        hex::hex,
+        nearest,
+        run::{RunRecord, RunStatus},
+    },
     runtime::{
         accept::{Accepted, NewRun},
         engine::Runtime,
@@ -325,6 +330,15 @@ pub async fn prompts_of(
     Ok(BTreeMap::from([(agent.to_string(), prompt)]))
 }
 
+/// Says what state a run is in that must be over for what is asked, and what to do next.
+pub fn not_over(id: &str, status: RunStatus) -> Failure {
+    let status = status.as_str();
+    let next =
+        "wait for its end (GET /v1/runs/{id}/result?wait=60) or cancel it (POST /v1/runs/{id}/cancel), then ask again";
+    let message = format!("run {id} is {status}, not over: {}", next.replace("{id}", id));
+    Failure::new(ErrorCode::Conflict, message).with_detail("status", status)
+}
+
 /// A run that is over, and whose its successor is: the old one's owner's, whoever asks for it.
 async fn over(
     running: &Running,
@@ -334,7 +348,7 @@ async fn over(
     let found = Found::of(running, caller, id).await?;
     let record = found.record(running).await?;
     if !record.status.is_terminal() {
-        return Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over")));
+        return Err(not_over(id, record.status));
     }
     let old = running.journal.accepted(id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
     let owner = RunOwner {

@@ -11,10 +11,9 @@ use axum::{
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::find::Found;
+use super::{accept::not_over, find::Found};
 use crate::{
     journal::remove::Deletion,
-    model::envelope::ErrorCode,
     serve::{
         access::caller::Caller,
         answer::{failure::Failure, query::InPath},
@@ -66,7 +65,7 @@ pub(crate) async fn delete_run(
             Ok(StatusCode::NO_CONTENT)
         }
         Deletion::NotFound => Err(Failure::not_found(format_args!("run {id:?}"))),
-        Deletion::NotOver => Err(Failure::new(ErrorCode::Conflict, format!("run {id} is not over; cancel it first"))),
+        Deletion::NotOver(status) => Err(not_over(&id, status)),
     }
 }
 

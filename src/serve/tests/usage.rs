@@ -74,7 +74,7 @@ async fn each_tenant_sees_its_own_and_operators_see_all() {
     let ask = async |key: &str, more: &str| {
         let path = format!("/v1/usage?from=2026-03-01&to=2026-03-03{more}");
         let got = world.with_key(key, "GET", &path, "").await.is(200).json();
-        assert_eq!(got["truncated"], false);
+        assert_eq!(got["next_cursor"], Value::Null);
         got["data"].as_array().unwrap().clone()
     };
     for (key, more, tenant) in [

@@ -52,20 +52,41 @@ pub(in crate::transport) fn of_asked(
         counting.text(&shape.schema.to_string());
     }
     counting.pictures = pictures.len() as u64;
-    let extra = |name: &str| agent.settings.extra.get(name).and_then(Value::as_u64);
-    let told = extra("max_completion_tokens").or_else(|| extra("max_tokens")).or(agent.settings.max_output_tokens);
-    let answers = extra("n").unwrap_or(1).clamp(1, ANSWERS_MAX);
-    Some(counting.estimate(&agent.settings.model, told.map(|tokens| tokens.saturating_mul(answers))))
+    let output_max =
+        output_max(|name| agent.settings.extra.get(name).and_then(whole), agent.settings.max_output_tokens);
+    Some(counting.estimate(&agent.settings.model, output_max))
+}
+
+/// The longest answer that a request allows, all of its choices together. Servers differ in which of two bounds they look at, so the larger
+/// one counts; `usual` holds where there is none.
+fn output_max(number: impl Fn(&str) -> Option<u64>, usual: Option<u64>) -> Option<u64> {
+    let told = number("max_completion_tokens").max(number("max_tokens")).or(usual)?;
+    let answers = number("n").max(number("best_of")).unwrap_or(1).clamp(1, ANSWERS_MAX);
+    Some(told.saturating_mul(answers))
+}
+
+/// A number as servers read it: some take `4e3`, `4000.0` and `"4000"` for 4000. What is no amount (a text, less than nothing, which some
+/// servers take for no bound at all) bounds nothing.
+fn whole(value: &Value) -> Option<u64> {
+    let number = match value {
+        Value::Number(number) => return number.as_u64().or_else(|| amount(number.as_f64()?)),
+        Value::String(text) => text.trim().parse::<f64>().ok()?,
+        _ => return None,
+    };
+    amount(number)
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not below zero, and saturating beyond")]
+fn amount(number: f64) -> Option<u64> {
+    (number >= 0.0).then(|| number.ceil() as u64)
 }
 
 /// What somebody else's request may need.
 fn of_body(kind: RelayKind, body: &RawObject, model: &str) -> TokenEstimate {
-    let number = |name: &str| body.get(name).and_then(|text| text.parse::<u64>().ok());
-    let answers = number("n").unwrap_or(1).clamp(1, ANSWERS_MAX);
-    let told = number("max_completion_tokens").or_else(|| number("max_tokens"));
+    let number = |name: &str| whole(&serde_json::from_str(body.get(name)?).ok()?);
     let output_max = match kind {
         RelayKind::Embeddings => Some(0),
-        RelayKind::Chat => told.map(|tokens| tokens.saturating_mul(answers)),
+        RelayKind::Chat => output_max(number, None),
     };
     if body.as_str().len() > BODY_BYTES_MAX {
         return TokenEstimate {
@@ -176,6 +197,15 @@ mod tests {
                 (2 + 4, Some(150)),
             ),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": 50, "max_completion_tokens": 70}), (0, Some(70))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": 50, "max_completion_tokens": 7}), (0, Some(50))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": 4_000.0}), (0, Some(4_000))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": 4e3, "n": 2.0}), (0, Some(8_000))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": "4000", "best_of": 3}), (0, Some(12_000))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": 0.5}), (0, Some(1))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": 1e300}), (0, Some(u64::MAX))),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": -1}), (0, None)),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": null}), (0, None)),
+            (RelayKind::Chat, json!({"messages": [], "max_tokens": "NaN"}), (0, None)),
             (
                 RelayKind::Chat,
                 json!({"messages": [{"role": "user", "content": [

@@ -27,7 +27,7 @@ use crate::{
         call::CallContext,
         ports::{Asked, AttemptRequest, Backend, BoxFuture, Progress, TokenEstimate},
         settings::{AgentSettings, ProviderSettings},
-        spending::SpendingSettings,
+        spending::{SpendingSettings, SpentFor},
     },
 };
 
@@ -91,7 +91,7 @@ fn call(stand: &Stand, used: &AtomicU64) -> bool {
     pause();
     let progress = Progress::start(Arc::clone(&shared.clock), None);
     for _ in 0..2 {
-        if spending.begin_attempt(shared.now()).is_err() {
+        if spending.begin_attempt(SpentFor::CHAT, shared.now()).is_err() {
             break;
         }
         pause();

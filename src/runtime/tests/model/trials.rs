@@ -77,16 +77,16 @@ impl Out {
     fn take(&self, passes: &[GatePass]) {
         let mut out = self.0.lock().unwrap();
         for passed in passes.iter().filter(|passed| passed.pass.kind == PassKind::Trial) {
-            let now = out.entry((passed.guard.id, passed.pass.generation)).or_default();
+            let now = out.entry((passed.breaker, passed.pass.generation)).or_default();
             *now += 1;
-            assert!(*now <= TRIALS, "{} has {now} trials out", passed.guard.name);
+            assert!(*now <= TRIALS, "{:?} has {now} trials out", passed.breaker);
         }
     }
 
     fn give_back(&self, passes: &[GatePass]) {
         let mut out = self.0.lock().unwrap();
         for passed in passes.iter().filter(|passed| passed.pass.kind == PassKind::Trial) {
-            *out.get_mut(&(passed.guard.id, passed.pass.generation)).unwrap() -= 1;
+            *out.get_mut(&(passed.breaker, passed.pass.generation)).unwrap() -= 1;
         }
     }
 }
@@ -95,7 +95,7 @@ impl Out {
 fn call(stand: &Stand, agent: &str, out: &Out, endings: &[Ending]) {
     let front = stand.front(agent);
     let Ok(permit) = front.admit(&CallContext::default()) else { return };
-    let passes: Vec<GatePass> = permit.passes.all().cloned().collect();
+    let passes: Vec<GatePass> = permit.passes.all().copied().collect();
     assert!(passes.iter().filter(|passed| passed.pass.kind == PassKind::Trial).count() <= 1, "one trial a call");
     out.take(&passes);
     pause();

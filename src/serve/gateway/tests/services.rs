@@ -19,7 +19,10 @@ use crate::{
         settings::{AgentSettings, Timeouts},
         supervisor::BreakerAct,
     },
-    serve::tests::support::{until, without_runs},
+    serve::{
+        listener::{server::listen, settings::ListenerSettings},
+        tests::support::{until, without_runs},
+    },
     transport::fake_server::{FakeServer, Step, answer},
 };
 
@@ -296,5 +299,74 @@ async fn an_answer_that_is_ended_before_its_end_says_so() {
                 assert!(next().await.is_none());
             }
         }
+    }
+}
+
+/// Over a socket nobody asks for more once the bytes are out that the head told of: an answer is judged all the same, whatever its form.
+#[tokio::test]
+async fn answers_are_judged_however_their_end_is_told() {
+    let chunked = |status: u16| {
+        let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+        vec![Step::Send(format!("{head}2\r\nok\r\n0\r\n\r\n").into_bytes())]
+    };
+    let bare = |head: &str| vec![Step::Send(format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n").into_bytes())];
+    let far = "retry-after: 3600\r\n";
+    for (method, upstream, good, failed) in [
+        ("GET", answer(200, "", "well"), 1, 0),
+        ("GET", answer(200, "", ""), 1, 0),
+        ("GET", answer(200, "", &"x".repeat(300_000)), 1, 0),
+        ("GET", chunked(200), 1, 0),
+        ("GET", answer(500, "", "ill"), 0, 1),
+        ("GET", answer(500, "", ""), 0, 1),
+        ("GET", chunked(500), 0, 1),
+        ("GET", answer(404, "", "none"), 0, 0),
+        ("GET", answer(429, far, "{}"), 0, 1),
+        ("GET", answer(200, "content-type: application/json\r\n", r#"{"error":{"code":503,"message":"x"}}"#), 0, 1),
+        ("GET", bare("204 No Content"), 1, 0),
+        ("GET", bare("304 Not Modified\r\ncontent-length: 99"), 1, 0),
+        ("HEAD", bare("200 OK\r\ncontent-length: 99"), 1, 0),
+        ("HEAD", bare("503 Busy\r\ncontent-length: 99"), 0, 1),
+        ("HEAD", bare("200 OK\r\ntransfer-encoding: chunked"), 1, 0),
+    ] {
+        let server = FakeServer::start(vec![upstream.clone()]).await;
+        let (agents, client) = agents_as(Runtime::builder().seed(7), &server, |_| {});
+        let state = state();
+        state.door.open(without_runs(agents.start().await.unwrap()));
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let service = listen(socket, routes(state.clone(), client), ListenerSettings::default()).unwrap();
+        let url = format!("http://{}/agents/fast/x", service.address());
+        let asked = reqwest::Client::new().request(method.parse().unwrap(), url).send().await.unwrap();
+        assert!(asked.bytes().await.is_ok(), "{method} {upstream:?}");
+        let running = state.door.now().unwrap();
+        let counts = || running.runtime.breaker("agent:fast").unwrap().counts;
+        if good + failed > 0 {
+            until("it is judged", || counts().finished > 0).await;
+        }
+        assert_eq!((counts().good, counts().failed), (good, failed), "{method} {upstream:?}");
+        until("its slot is free", || running.runtime.agent("fast").unwrap().in_flight() == 0).await;
+    }
+}
+
+/// A client learns the status that its service gave, and what came before an answer broke off, even where all of it comes at once.
+#[tokio::test]
+async fn what_came_before_an_answer_broke_off_goes_out() {
+    for (sent, got) in [("", ""), ("2\r\nok\r\n", "ok")] {
+        let broken = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{sent}zz\r\n");
+        let server = FakeServer::start(vec![vec![Step::Send(broken.into_bytes())]]).await;
+        let service = serving(&server, 1).await;
+        let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let service = listen(socket, service, ListenerSettings::default()).unwrap();
+        let url = format!("http://{}/agents/fast/x", service.address());
+        let mut asked = reqwest::Client::new().get(url).send().await.unwrap();
+        assert_eq!(asked.status().as_u16(), 200);
+        let mut bytes = Vec::new();
+        let end = loop {
+            match asked.chunk().await {
+                Ok(Some(piece)) => bytes.extend_from_slice(&piece),
+                end => break end,
+            }
+        };
+        assert!(end.is_err(), "it does not look whole");
+        assert_eq!(String::from_utf8(bytes).unwrap(), got);
     }
 }

@@ -88,8 +88,8 @@ enum News {
     Cancel,
 }
 
-/// When a call is answered, and with what.
-type Owed = (Timestamp, Result<CallDone, CallFailed>);
+/// When a call is answered, in which order among those of that moment, and with what.
+type Owed = (Timestamp, u64, Result<CallDone, CallFailed>);
 
 pub(super) struct World {
     plan: RunPlan,
@@ -419,8 +419,10 @@ impl World {
         };
         self.calls.push((self.now.millis(), agent.clone(), (*request.input).clone()));
         match self.owed.get(&request.key).cloned() {
-            Some(Some((at, result))) => {
-                return self.later(at.max(self.now), News::Reply(request.key, Box::new(result)));
+            Some(Some((at, sequence, result))) => {
+                // Of two agents that answer in the same moment the same one is first, whoever asks again first.
+                self.queue.insert((at.max(self.now), sequence), News::Reply(request.key, Box::new(result)));
+                return;
             }
             Some(None) => return,
             None => {}
@@ -444,8 +446,8 @@ impl World {
             Answer::Bad(after_ms, code) => (at(after_ms), Err(failed(code, None, Resend::Never))),
             Answer::Refused(code, retry_after) => (at(0), Err(failed(code, retry_after, Resend::Allowed))),
         };
-        self.owed.insert(request.key, Some((at, result.clone())));
-        self.later(at, News::Reply(request.key, Box::new(result)));
+        self.later(at, News::Reply(request.key, Box::new(result.clone())));
+        self.owed.insert(request.key, Some((at, self.sequence, result)));
     }
 
     fn later(&mut self, at: Timestamp, news: News) {
