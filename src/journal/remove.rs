@@ -4,6 +4,7 @@
 use rusqlite::OptionalExtension as _;
 
 use super::{
+    deferred::queue as deferred,
     fault::Fault,
     files::table as files,
     number::{find_name, run_key, status_number, status_of, to_sql},
@@ -49,6 +50,8 @@ pub(super) fn delete_run(within: &mut Within<'_>, scope: &TenantScope, run_id: &
     // What killed keeps the run's words.
     let letters = "DELETE FROM dead_letter WHERE run_id = ?1";
     within.connection.prepare_cached(letters)?.execute([run_key(run_id)])?;
+    // What it put off would still be asked and paid for, and tells of its input. One that goes by its age leaves what it promised.
+    deferred::remove_of_run(within.connection, run_id)?;
     remove_run(within, run)?;
     Ok(Deletion::Done)
 }

@@ -25,7 +25,8 @@ const CHECKPOINT_PAGES: i64 = 2_000;
 const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
-const MIGRATIONS: &[&str] = &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS];
+const MIGRATIONS: &[&str] =
+    &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS, DEFERRED_OF_RUNS];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -121,6 +122,12 @@ const SHUT_CALLERS: &str =
 const LETTERS_OF_RUNS: &str = "
 ALTER TABLE dead_letter ADD COLUMN run_id;
 CREATE INDEX dead_letter_run ON dead_letter (run_id) WHERE run_id IS NOT NULL;
+";
+
+/// The run of a call that was put off, so that it goes with the run; unknown of older ones.
+const DEFERRED_OF_RUNS: &str = "
+ALTER TABLE deferred ADD COLUMN run_id;
+CREATE INDEX deferred_run ON deferred (run_id) WHERE run_id IS NOT NULL;
 ";
 
 /// The connection that writes, on a file that is ours and of this version.

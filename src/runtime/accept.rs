@@ -31,6 +31,7 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         run::RunRecord,
     },
+    policy::compartment::directory::Names,
     workflow::{
         checked::Workflow,
         plan::{
@@ -147,7 +148,7 @@ impl Runtime {
         let Some(journal) = shared.journal.clone() else {
             return Err(Box::new(Envelope::new(ErrorCode::Internal, "this runtime has no journal")));
         };
-        self.may_start(&new.workflow)?;
+        self.may_start(&new.workflow, new.owner.feature.as_deref(), new.owner.tenant.as_deref())?;
         if self.runs.live_count() >= RUNS_LIVE_MAX {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));
         }
@@ -352,6 +353,7 @@ fn context_of(owner: &RunOwner) -> CallContext {
         priority: owner.priority.clone(),
         key_id: owner.key_id.clone(),
         user: owner.user.clone(),
+        names: Names::Accepted,
         ..CallContext::default()
     }
 }

@@ -14,6 +14,7 @@ use crate::{
         run::{AttemptRecord, Cause},
     },
     policy::{
+        compartment::directory::Names,
         fallback::{Content, Elsewhere},
         ladder::Rung,
     },
@@ -50,6 +51,8 @@ pub struct CallContext {
     pub asked: Option<Asked>,
     /// Whether something may stand in for the agent.
     pub ladder: LadderUse,
+    /// Whether its feature and tenant must be known now, or were when it was let in.
+    pub names: Names,
 }
 
 /// Whether a call goes down its ladder when it is refused or fails.
@@ -79,7 +82,7 @@ impl CallContext {
     /// Whose slots it needs.
     pub(crate) fn asking(&self) -> Asking<'_> {
         let (feature, tenant) = (self.feature.as_deref(), self.tenant.as_deref());
-        Asking { feature, tenant, class: self.priority.as_deref() }
+        Asking { feature, tenant, class: self.priority.as_deref(), names: self.names }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     policy::{
         bulkhead::Full,
         compartment::{
-            directory::{Directory, Place, Stranger},
+            directory::{Directory, Names, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -106,6 +106,14 @@ pub(crate) struct Asking<'a> {
     pub(crate) feature: Option<&'a str>,
     pub(crate) tenant: Option<&'a str>,
     pub(crate) class: Option<&'a str>,
+    /// Whether it is a newcomer.
+    pub(crate) names: Names,
+}
+
+impl<'a> Asking<'a> {
+    fn who(&self) -> (Option<&'a str>, Option<&'a str>, Names) {
+        (self.feature, self.tenant, self.names)
+    }
 }
 
 impl std::fmt::Debug for Waiter {
@@ -233,6 +241,11 @@ impl Compartments {
         Counted { tenant: directory.counted_tenant(tenant), feature: directory.counted_feature(feature) }
     }
 
+    /// Whether a run of this feature and tenant may begin: its steps go on under these names.
+    pub(crate) fn knows(&self, feature: Option<&str>, tenant: Option<&str>) -> Result<(), Stranger> {
+        lock(&self.state).directory.knows(feature, tenant)
+    }
+
     /// The place of a class, the highest first.
     pub(crate) fn class(&self, class: Option<&str>) -> u16 {
         self.order.place(class)
@@ -250,7 +263,7 @@ impl Compartments {
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.feature, asking.tenant, class).map_err(NoSeats::Stranger)?;
+        let place = directory.place(pool, asking.who(), class).map_err(NoSeats::Stranger)?;
         let needs = needs_of(agent, &place, class, part);
         match pool.try_take(&needs, now, chance) {
             Ok(needs) => {
@@ -283,7 +296,7 @@ impl Compartments {
         let State { pool, directory, .. } = &mut *state;
         let place = match known.filter(|known| directory.is_current(known)) {
             Some(known) => *known,
-            None => directory.place(pool, asking.feature, asking.tenant, class).map_err(NoPlace::Stranger)?,
+            None => directory.place(pool, asking.who(), class).map_err(NoPlace::Stranger)?,
         };
         let ways: Vec<Needs> = targets.iter().map(|target| needs_of(target, &place, class, Part::Everything)).collect();
         let (line, since, number) = match &who {
@@ -308,9 +321,7 @@ impl Compartments {
         let class = self.class(asking.class);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        directory
-            .place(pool, asking.feature, asking.tenant, class)
-            .map_or(std::time::Duration::ZERO, |place| place.max_wait)
+        directory.place(pool, asking.who(), class).map_or(std::time::Duration::ZERO, |place| place.max_wait)
     }
 
     /// Leaves the line; false if it was served meanwhile or never stood there.

@@ -189,6 +189,20 @@ impl Runtime {
         }
     }
 
+    /// The same for whatever a run put off, which is deleted.
+    pub fn abort_deferred_of_run(&self, run_id: &str) {
+        if let Some(queue) = &self.shared.deferred {
+            queue.abort_run(run_id);
+        }
+    }
+
+    /// The same for whatever a tenant put off, whose data are deleted.
+    pub fn abort_deferred_of_tenant(&self, tenant: &str) {
+        if let Some(queue) = &self.shared.deferred {
+            queue.abort_tenant(tenant);
+        }
+    }
+
     /// Makes ready for the end of a node whose runs go on after it: refuses new runs and calls, begins no step, lets what is under way end
     /// for `grace` and writes it down, aborts the rest without ending its run. Without a journal, runs end with the drop of this value.
     pub async fn drain(&self, grace: Duration) {

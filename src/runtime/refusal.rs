@@ -204,7 +204,7 @@ impl Refusal {
                 }
             }
             Self::Gate { breaker, refusal, now, jitter } => gate_envelope(breaker, refusal, *now, *jitter, message),
-            Self::Stranger { stranger } => stranger_envelope(*stranger, message),
+            Self::Stranger { stranger } => stranger_envelope(*stranger),
             Self::Tokens { refused } => tokens_envelope(refused, message),
             Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
             Self::Rate { too_many, retry_after } => Envelope::new(ErrorCode::RateLimited, message)
@@ -250,7 +250,18 @@ fn tokens_envelope(refused: &NoTokens, message: String) -> Envelope {
     envelope.with_detail("compartment", refused.account.to_string())
 }
 
-fn stranger_envelope(stranger: Stranger, message: String) -> Envelope {
+/// Whether a refusal of ours is for want of a name, of an agent, feature or tenant, that the next reload may bring back.
+pub(crate) fn wants_a_name(envelope: &Envelope) -> bool {
+    match envelope.error_code {
+        ErrorCode::NotFound => true,
+        ErrorCode::InvalidRequest => envelope.details.contains_key("compartment"),
+        _ => false,
+    }
+}
+
+/// What whoever may not call by its feature or tenant is told.
+pub(crate) fn stranger_envelope(stranger: Stranger) -> Envelope {
+    let message = stranger.to_string();
     match stranger {
         Stranger::Feature | Stranger::NoFeature | Stranger::Tenant | Stranger::NoTenant => {
             let compartment = match stranger {

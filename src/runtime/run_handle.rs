@@ -10,6 +10,7 @@ use super::{
     engine::Runtime,
     journal::RunOwner,
     orchestrator::OrchestratorMessage,
+    refusal::stranger_envelope,
     run_cell::{RunCell, RunFacts, Told},
     run_log::RunLog,
 };
@@ -20,6 +21,7 @@ use crate::{
         event::Event,
         run::{RunRecord, RunStatus},
     },
+    policy::compartment::directory::Names,
     workflow::{
         checked::Workflow,
         plan::{
@@ -63,7 +65,8 @@ impl Runtime {
     /// too many runs are live, with `SHUTTING_DOWN` while stopping.
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
-        self.may_start(&request.workflow)?;
+        let (feature, tenant) = (request.context.feature.as_deref(), request.context.tenant.as_deref());
+        self.may_start(&request.workflow, feature, tenant)?;
         let created = shared.now();
         let run_id = uuid::Uuid::now_v7().to_string();
         let seed = RunSeed {
@@ -76,7 +79,7 @@ impl Runtime {
             rerun_of: None,
         };
         let plan = RunPlan::new(request.workflow, &request.input, seed)?;
-        let RunRequest { context, .. } = request;
+        let context = CallContext { names: Names::Accepted, ..request.context };
         let facts = RunFacts {
             id: run_id.clone(),
             number: self.runs.next_number(),
@@ -95,8 +98,13 @@ impl Runtime {
         Ok(RunHandle { shared: Arc::clone(shared), cell })
     }
 
-    /// Whether this node takes a run of this workflow now.
-    pub(crate) fn may_start(&self, workflow: &Workflow) -> Result<(), Box<Envelope>> {
+    /// Whether this node takes a run of this workflow, for this feature and tenant, now.
+    pub(crate) fn may_start(
+        &self,
+        workflow: &Workflow,
+        feature: Option<&str>,
+        tenant: Option<&str>,
+    ) -> Result<(), Box<Envelope>> {
         if self.shared.holds_runs() {
             let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
             return Err(Box::new(envelope.with_retry_after(1.0)));
@@ -107,7 +115,7 @@ impl Runtime {
                 return Err(Box::new(Envelope::new(ErrorCode::NotFound, message)));
             }
         }
-        Ok(())
+        self.shared.compartments.knows(feature, tenant).map_err(|stranger| Box::new(stranger_envelope(stranger)))
     }
 
     /// The run of this id, live or ended not long ago.

@@ -100,6 +100,7 @@ impl DeferredStore for FakeQueue {
     fn take_due(&self, lease: Lease) -> BoxFuture<'_, Result<Due, JournalError>> {
         let mut rows = self.rows.lock().unwrap();
         let mut due = Due::default();
+        let mut held = lease.held.calls.clone();
         for row in rows.iter_mut().filter(|row| row.entry.status == DeferredStatus::Waiting) {
             let is_free = row.owner.is_none() || row.lease_ms <= lease.now_ms;
             if is_free && row.call.head.expires_ms <= lease.now_ms {
@@ -112,7 +113,14 @@ impl DeferredStore for FakeQueue {
                 continue;
             }
             due.waiting += 1;
+            let (agent, tenant) = (&row.call.head.agent, &row.call.head.owner.tenant);
+            let of_agent = held.iter().filter(|(of, _)| of == agent).count();
+            let of_tenant = held.iter().filter(|(_, of)| of == tenant).count();
+            if lease.held.of_one_max > 0 && of_agent.max(of_tenant) >= lease.held.of_one_max {
+                continue;
+            }
             if is_free && row.entry.due_ms <= lease.now_ms && due.taken.len() < lease.count_max {
+                held.push((agent.clone(), tenant.clone()));
                 row.owner = Some(lease.owner.clone());
                 row.lease_ms = lease.until_ms;
                 row.generation += 1;

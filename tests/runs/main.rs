@@ -23,4 +23,5 @@ mod many;
 mod one_ollama;
 mod parked_first;
 mod parking;
+mod renamed;
 mod spent;

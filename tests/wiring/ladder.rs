@@ -92,9 +92,26 @@ async fn world_with(
 impl World {
     /// The same with these ladders from now on.
     async fn reload(&self, ladders: Ladders) -> Result<ReloadReport, StartError> {
+        self.reload_with(ladders, CompartmentSettings::default()).await
+    }
+
+    /// The same with these features.
+    async fn reload_with(
+        &self,
+        ladders: Ladders,
+        compartments: CompartmentSettings,
+    ) -> Result<ReloadReport, StartError> {
         let parts = Parts::new().provider(provider("a")).provider(provider("b")).provider(provider("c"));
         let parts = parts.agent(agent("draft", "a"), self.draft.clone()).agent(agent("small", "b"), self.small.clone());
-        self.runtime.reload(parts.agent(agent("tiny", "c"), self.tiny.clone()).ladders(ladders)).await
+        self.runtime
+            .reload(
+                parts
+                    .agent(agent("tiny", "c"), self.tiny.clone())
+                    .ladders(ladders)
+                    .compartments(compartments)
+                    .deferred(settings()),
+            )
+            .await
     }
 }
 
@@ -523,6 +540,47 @@ async fn a_refusal_is_no_attempt_and_failures_are_counted_to_their_end() {
     assert_eq!(entry.result.as_ref().unwrap().error.as_ref().unwrap().error_code, ErrorCode::AgentError);
 }
 
+/// A file that is half edited, or a name that is mistyped for minutes, must not empty the queue.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_a_reload_takes_away_is_waited_for() {
+    let queue = FakeQueue::new();
+    let world = deferring(&queue, settings(), None).await;
+    let ladders = || of_draft(whole(&[Rung::Deferred]));
+    let chat =
+        || CompartmentSettings { features: vec![FeatureSettings::new(name("chat"))], ..CompartmentSettings::default() };
+    world.reload_with(ladders(), chat()).await.unwrap();
+    put_off(&world, CallContext { feature: Some("chat".into()), ..CallContext::default() }).await;
+    let sent = world.draft.count();
+    world.draft.now(Answer::Good);
+    let refused = |refusals: u32| {
+        let entry = &queue.entries()[0];
+        assert_eq!((entry.status, entry.attempts, entry.refusals), (DeferredStatus::Waiting, 0, refusals), "{entry:?}");
+    };
+    // The feature is called something else.
+    let talk =
+        CompartmentSettings { features: vec![FeatureSettings::new(name("talk"))], ..CompartmentSettings::default() };
+    world.reload_with(ladders(), talk).await.unwrap();
+    pass(s(301)).await;
+    refused(1);
+    // Its agent is gone as well.
+    let parts = Parts::new().provider(provider("b")).agent(agent("small", "b"), world.small.clone());
+    world.runtime.reload(parts.compartments(chat()).deferred(settings())).await.unwrap();
+    pass(s(301)).await;
+    refused(2);
+    world.reload_with(ladders(), chat()).await.unwrap();
+    pass(s(301)).await;
+    let entry = &queue.entries()[0];
+    assert_eq!((entry.status, entry.attempts), (DeferredStatus::Done, 1));
+    assert_eq!(world.draft.count(), sent + 1);
+    // For ever is until it is too old.
+    put_off(&world, CallContext { feature: Some("chat".into()), ..CallContext::default() }).await;
+    let gone =
+        CompartmentSettings { features: vec![FeatureSettings::new(name("talk"))], ..CompartmentSettings::default() };
+    world.reload_with(ladders(), gone).await.unwrap();
+    pass(s(3_700)).await;
+    assert_eq!(queue.entries()[1].status, DeferredStatus::Expired);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_too_old_is_made_no_more() {
     let queue = FakeQueue::new();
@@ -555,17 +613,48 @@ async fn a_full_queue_passes_the_call_on_to_the_next_rung() {
     assert_eq!(queue.entries().len(), 1);
 }
 
+/// Who put off many calls to an agent that hangs keeps nobody else from having one made.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_hangs_does_not_hold_every_place() {
+    let queue = FakeQueue::new();
+    let ladders = Ladders {
+        agents: ["draft", "small"].map(|agent| (name(agent), whole(&[Rung::Deferred]))).into(),
+        features: HashMap::new(),
+    };
+    let few = DeferredSettings { parallel: 2, ..settings() };
+    let world = world_with(ladders, agent("draft", "a"), Some((queue.clone(), few, None))).await;
+    let of = |tenant: &str| CallContext { tenant: Some(tenant.into()), ..CallContext::default() };
+    for _ in 0..4 {
+        put_off(&world, of("x")).await;
+    }
+    pass(s(10)).await;
+    world.small.now(Answer::status(503));
+    assert!(call_with(&world.runtime, "small", of("y")).await.unwrap_err().deferred.is_some());
+    world.draft.now(Answer::Hang);
+    world.small.now(Answer::Good);
+    let sent = world.draft.count();
+    pass(s(292)).await;
+    assert_eq!(world.draft.count() - sent, 1);
+    pass(s(10)).await;
+    let status = |at: usize| queue.entries()[at].status;
+    assert_eq!((status(0), status(4)), (DeferredStatus::Waiting, DeferredStatus::Done));
+    // Those that stood behind come when the one before them is over.
+    world.draft.now(Answer::Good);
+    pass(s(3_000)).await;
+    assert!(queue.entries().iter().all(|entry| entry.status == DeferredStatus::Done), "{:?}", queue.entries());
+}
+
 #[tokio::test(start_paused = true)]
 async fn so_many_are_made_at_once_and_a_stop_leaves_the_rest() {
     let queue = FakeQueue::new();
-    let world = deferring(&queue, DeferredSettings { parallel: 2, ..settings() }, None).await;
+    let world = deferring(&queue, DeferredSettings { parallel: 3, ..settings() }, None).await;
     for _ in 0..5 {
         put_off(&world, CallContext::default()).await;
     }
     let sent = world.draft.count();
     world.draft.now(Answer::Hang);
     pass(s(301)).await;
-    assert_eq!(world.draft.count() - sent, 2);
+    assert_eq!(world.draft.count() - sent, 2, "one place is another agent's");
     world.runtime.stop(Duration::ZERO).await;
     let waiting = queue.entries().iter().filter(|entry| entry.status == DeferredStatus::Waiting).count();
     assert_eq!(waiting, 5, "nothing is lost");

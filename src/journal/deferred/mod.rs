@@ -4,5 +4,5 @@
 pub mod look;
 
 mod push;
-mod queue;
+pub(super) mod queue;
 pub(super) mod row;

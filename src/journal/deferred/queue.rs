@@ -1,6 +1,9 @@
 //! The deferred queue as the runtime's port wants it. All writes are on the journal's one thread, so of two who take an entry one gets it.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+};
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
@@ -12,14 +15,14 @@ use crate::{
     journal::{
         fault::Fault,
         journal::SqliteJournal,
-        number::{from_sql, to_sql},
+        number::{from_sql, run_key, to_sql},
         pack::pack,
         work::Within,
     },
     runtime::{
         deferred::store::{
-            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore, Due, Lease, PushDue,
-            PushSettled, Put, QueueBounds, Settled, Taken,
+            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore, Due, Held, Lease,
+            PushDue, PushSettled, Put, QueueBounds, Settled, Taken,
         },
         journal::JournalError,
         ports::BoxFuture,
@@ -105,8 +108,8 @@ fn put(
     }
     let sql =
         "INSERT INTO deferred (id, tenant, agent, key, request_hash, status, created_ms, due_ms, expires_ms, attempts,
-            refusals, generation, pushed, head, work)
-        VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11)";
+            refusals, generation, pushed, head, work, run_id)
+        VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, ?7, ?8, 0, 0, 0, ?9, ?10, ?11, ?12)";
     connection.prepare_cached(sql)?.execute((
         &call.id,
         tenant,
@@ -119,8 +122,18 @@ fn put(
         call.pushed,
         head,
         work,
+        call.run_id.as_deref().map(run_key),
     ))?;
     Ok(Put::New)
+}
+
+/// Takes away what a run put off, whether it is over or not: nobody makes it any more, and nothing tells of it.
+pub(in crate::journal) fn remove_of_run(connection: &Connection, run_id: &str) -> Result<(), Fault> {
+    let key = run_key(run_id);
+    let pushes = "DELETE FROM deferred_push WHERE deferred IN (SELECT deferred FROM deferred WHERE run_id = ?1)";
+    connection.prepare_cached(pushes)?.execute([&key])?;
+    connection.prepare_cached("DELETE FROM deferred WHERE run_id = ?1")?.execute([&key])?;
+    Ok(())
 }
 
 /// A row that is taken.
@@ -131,6 +144,7 @@ struct Ready {
     attempts: u32,
     refusals: u32,
     generation: i64,
+    agent: i64,
 }
 
 impl Ready {
@@ -142,24 +156,65 @@ impl Ready {
             attempts: row.get(3)?,
             refusals: row.get(4)?,
             generation: row.get(5)?,
+            agent: row.get(6)?,
         })
     }
 }
 
+/// Who has how many calls in hand, as numbers of the file. Who has as many as one may have is passed over.
+struct InHand {
+    agents: HashMap<i64, usize>,
+    tenants: HashMap<i64, usize>,
+    of_one_max: usize,
+}
+
+impl InHand {
+    fn of(within: &mut Within<'_>, held: &Held) -> Result<Self, Fault> {
+        let of_one_max = if held.of_one_max == 0 { usize::MAX } else { held.of_one_max };
+        let mut in_hand = Self { agents: HashMap::new(), tenants: HashMap::new(), of_one_max };
+        for (agent, tenant) in &held.calls {
+            let agent = within.names.number(within.connection, Some(agent))?;
+            let tenant = within.names.number(within.connection, tenant.as_deref())?;
+            in_hand.add(agent, tenant);
+        }
+        Ok(in_hand)
+    }
+
+    fn add(&mut self, agent: i64, tenant: i64) {
+        *self.agents.entry(agent).or_default() += 1;
+        *self.tenants.entry(tenant).or_default() += 1;
+    }
+
+    /// Agents and tenants that are passed over, each as a list of SQL.
+    fn passed_over(&self) -> (String, String) {
+        let full = |counts: &HashMap<i64, usize>| {
+            let full = counts.iter().filter(|(_, count)| **count >= self.of_one_max);
+            full.map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(", ")
+        };
+        (full(&self.agents), full(&self.tenants))
+    }
+}
+
 /// The entry that is made next: the longest due one of the tenant whose turn comes after `last`. Who put off much does not stand before
-/// who put off little.
-fn next_in_turn(connection: &Connection, last: i64, now: i64) -> Result<Option<(i64, Ready)>, Fault> {
-    let of_tenants = "SELECT min(tenant) FROM deferred WHERE status = 0 AND tenant > ?1 AND tenant <= ?2";
-    let of_entries = "SELECT deferred, head, work, attempts, refusals, generation FROM deferred
-        WHERE status = 0 AND tenant = ?1 AND due_ms <= ?2 AND (lease_ms IS NULL OR lease_ms <= ?2)
-        ORDER BY due_ms, deferred LIMIT 1";
+/// who put off little, and who has as much in hand as one may have is passed over.
+fn next_in_turn(connection: &Connection, last: i64, now: i64, in_hand: &InHand) -> Result<Option<(i64, Ready)>, Fault> {
+    // Numbers, and seldom more than one of them: there are few such statements.
+    let (agents, tenants) = in_hand.passed_over();
+    let of_tenants = format!(
+        "SELECT min(tenant) FROM deferred WHERE status = 0 AND tenant > ?1 AND tenant <= ?2 AND tenant NOT IN ({tenants})"
+    );
+    let of_entries = format!(
+        "SELECT deferred, head, work, attempts, refusals, generation, agent FROM deferred
+        WHERE status = 0 AND tenant = ?1 AND due_ms <= ?2 AND (lease_ms IS NULL OR lease_ms <= ?2) AND agent NOT IN ({agents})
+        ORDER BY due_ms, deferred LIMIT 1"
+    );
     for (mut after, until) in [(last, i64::MAX), (i64::MIN, last)] {
         loop {
             let next: Option<i64> =
-                connection.prepare_cached(of_tenants)?.query_row([after, until], |row| row.get(0))?;
+                connection.prepare_cached(&of_tenants)?.query_row([after, until], |row| row.get(0))?;
             let Some(tenant) = next else { break };
             after = tenant;
-            let found = connection.prepare_cached(of_entries)?.query_row([tenant, now], Ready::of).optional()?;
+            let found = connection.prepare_cached(&of_entries)?.query_row([tenant, now], Ready::of).optional()?;
             if let Some(found) = found {
                 return Ok(Some((tenant, found)));
             }
@@ -172,8 +227,9 @@ fn next_in_turn(connection: &Connection, last: i64, now: i64) -> Result<Option<(
 fn take_due(within: &mut Within<'_>, lease: &Lease, mut last: i64) -> Result<(Due, i64), Fault> {
     let now = to_sql(lease.now_ms);
     let mut due = Due { expired: end_expired(within, lease)?, ..Due::default() };
+    let mut in_hand = InHand::of(within, &lease.held)?;
     while due.taken.len() < lease.count_max {
-        let Some((tenant, found)) = next_in_turn(within.connection, last, now)? else { break };
+        let Some((tenant, found)) = next_in_turn(within.connection, last, now, &in_hand)? else { break };
         last = tenant;
         let call = match call_of(&found.head, &found.work) {
             Ok(call) => call,
@@ -190,15 +246,24 @@ fn take_due(within: &mut Within<'_>, lease: &Lease, mut last: i64) -> Result<(Du
         let sql = "UPDATE deferred SET owner = ?2, lease_ms = ?3, generation = ?4 WHERE deferred = ?1";
         let values = (found.row, &lease.owner, to_sql(lease.until_ms), generation);
         within.connection.prepare_cached(sql)?.execute(values)?;
+        in_hand.add(found.agent, tenant);
         let (attempts, refusals) = (found.attempts, found.refusals);
         due.taken.push(Taken { call, attempts, refusals, generation: from_sql(generation) });
     }
     due.waiting = row::waiting(within.connection, None)?;
-    let sql =
-        "SELECT min(max(due_ms, coalesce(lease_ms, 0))) FROM deferred WHERE status = 0 AND coalesce(owner, '') <> ?1";
-    let next: Option<i64> = within.connection.prepare_cached(sql)?.query_row([&lease.owner], |row| row.get(0))?;
-    due.next_ms = next.map(from_sql);
+    due.next_ms = next_ms(within.connection, lease, &in_hand)?;
     Ok((due, last))
+}
+
+/// When the next entry is due that is not passed over: whoever ends something of those that are looks by itself.
+fn next_ms(connection: &Connection, lease: &Lease, in_hand: &InHand) -> Result<Option<u64>, Fault> {
+    let (agents, tenants) = in_hand.passed_over();
+    let sql = format!(
+        "SELECT min(max(due_ms, coalesce(lease_ms, 0))) FROM deferred
+        WHERE status = 0 AND coalesce(owner, '') <> ?1 AND agent NOT IN ({agents}) AND tenant NOT IN ({tenants})"
+    );
+    let next: Option<i64> = connection.prepare_cached(&sql)?.query_row([&lease.owner], |row| row.get(0))?;
+    Ok(next.map(from_sql))
 }
 
 /// Ends what is too old and that nobody works on. How many.

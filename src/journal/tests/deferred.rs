@@ -17,16 +17,17 @@ use crate::{
         deferred::look::{Cancelling, DeferredFilter},
         journal::{CheckDepth, SqliteJournal},
         query::TenantScope,
+        remove::Deletion,
         settings::JournalSettings,
     },
     model::{
         envelope::{Envelope, ErrorCode},
-        run::Cause,
+        run::{Cause, RunStatus},
     },
     runtime::{
         deferred::store::{
             Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore as _, DeferredWork,
-            DeliveryStatus, Lease, PushSettled, Put, QueueBounds, Settled, Taken,
+            DeliveryStatus, Held, Lease, PushSettled, Put, QueueBounds, Settled, Taken,
         },
         journal::RunOwner,
     },
@@ -62,7 +63,7 @@ fn with(call: DeferredCall, change: impl FnOnce(&mut DeferredHead)) -> DeferredC
 }
 
 fn lease(owner: &str, now_ms: u64, count_max: usize) -> Lease {
-    Lease { owner: owner.to_owned(), now_ms, until_ms: now_ms + MINUTE_MS, count_max }
+    Lease { owner: owner.to_owned(), now_ms, until_ms: now_ms + MINUTE_MS, count_max, held: Held::default() }
 }
 
 fn done(output: serde_json::Value, at_ms: u64) -> Settled {
@@ -166,6 +167,81 @@ async fn who_put_off_much_does_not_stand_before_who_put_off_little() {
     let taken = journal.take_due(lease("one", now_ms, 4)).await.unwrap().taken;
     let tenants: Vec<_> = taken.iter().map(|taken| taken.call.head.owner.tenant.as_deref().unwrap()).collect();
     assert_eq!(tenants, ["cord", "acme", "acme", "acme"]);
+}
+
+/// Calls that hang keep their places for long: one agent or one tenant is not given all of them.
+#[tokio::test]
+async fn one_place_stays_free_for_another_agent_and_another_tenant() {
+    let place = Place::new();
+    let journal = place.open();
+    let bounds = QueueBounds { entries_max: 100, tenant_entries_max: 100 };
+    let entries = [
+        ("x0", "acme", "bad"),
+        ("x1", "acme", "bad"),
+        ("x2", "acme", "bad"),
+        ("x3", "acme", "bad"),
+        ("y0", "acme", "good"),
+        ("y1", "acme", "good"),
+        ("z0", "bolt", "bad"),
+        ("z1", "bolt", "good"),
+    ];
+    for (number, (id, tenant, agent)) in (0..).zip(entries) {
+        let call = with(call(id, tenant), |head| {
+            head.agent = agent.to_owned();
+            head.due_ms = T0 + number;
+        });
+        assert_eq!(journal.put(call, bounds).await, Ok(Put::New));
+    }
+    let take = async |held: &[(&str, &str)], count_max: usize| {
+        let calls = held.iter().map(|(agent, tenant)| ((*agent).to_owned(), Some((*tenant).to_owned()))).collect();
+        let held = Held { calls, of_one_max: 3 };
+        let due = journal.take_due(Lease { held, ..lease("one", T0 + MINUTE_MS, count_max) }).await.unwrap();
+        (ids(&due.taken).join(" "), due.next_ms)
+    };
+    assert_eq!(take(&[], 4).await, ("x0 z0 x1 z1".to_owned(), Some(T0 + 4)), "turns, and room for no more");
+    // The last one has ended.
+    let mut hand = vec![("bad", "acme"), ("bad", "bolt"), ("bad", "acme")];
+    let next = take(&hand, 1).await;
+    assert_eq!(next, ("y0".to_owned(), None), "whoever has three is passed over, and no reason to look again at once");
+    hand.push(("good", "acme"));
+    assert_eq!(take(&hand, 5).await, (String::new(), None), "the tenant has three, and so has the agent");
+    // One of them ends.
+    hand.remove(0);
+    assert_eq!(take(&hand, 1).await.0, "x2");
+}
+
+/// What a run put off goes with it, when somebody wants the run gone.
+#[tokio::test]
+async fn what_a_deleted_run_put_off_is_not_made_and_not_told() {
+    let place = Place::new();
+    let journal = place.open();
+    for run_id in ["r1", "r2"] {
+        accept(&journal, place.run(run_id)).await.unwrap();
+        let record = record(run_id, RunStatus::CompletedDegraded, vec![step("draft", json!(1))], T0);
+        assert!(append(&journal, run_id, 0, vec![finished(record)]).await);
+    }
+    let of_run = |id: &str, run_id: Option<&str>| {
+        with(call(id, "acme"), |head| {
+            (head.run_id, head.pushed, head.due_ms) = (run_id.map(str::to_owned), true, T0);
+        })
+    };
+    for (id, run_id) in [("done", Some("r1")), ("in-hand", Some("r1")), ("waits", Some("r1")), ("other", None)] {
+        assert_eq!(journal.put(of_run(id, run_id), BOUNDS).await, Ok(Put::New));
+    }
+    let taken = journal.take_due(lease("one", T0 + 1, 2)).await.unwrap().taken;
+    assert_eq!(ids(&taken), ["done", "in-hand"]);
+    assert_eq!(journal.settle("done", taken[0].generation, done(json!("told"), T0 + 2)).await, Ok(true));
+    assert_eq!(journal.delete_run(of("bolt"), "r1").await, Ok(Deletion::NotFound));
+    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().len(), 4);
+    assert_eq!(journal.delete_run(of("acme"), "r2").await, Ok(Deletion::Done));
+    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().len(), 4);
+    assert_eq!(journal.delete_run(of("acme"), "r1").await, Ok(Deletion::Done));
+    let left = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap();
+    assert_eq!(left.iter().map(|entry| entry.head.id.as_str()).collect::<Vec<_>>(), ["other"]);
+    // Whoever had it in hand writes nothing any more, and nobody is told.
+    assert_eq!(journal.settle("in-hand", taken[1].generation, done(json!("late"), T0 + 3)).await, Ok(false));
+    assert_eq!(journal.take_pushes(lease("one", T0 + 3, 9)).await, Ok((vec![], None)));
+    assert_eq!(ids(&journal.take_due(lease("one", T0 + 3, 9)).await.unwrap().taken), ["other"]);
 }
 
 #[tokio::test]

@@ -366,7 +366,7 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     let old =
         "CREATE TABLE before AS SELECT day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens,
         output_tokens, estimated, cost FROM usage; DROP TABLE usage; ALTER TABLE before RENAME TO usage; DROP TABLE shut_caller;
-        DROP INDEX dead_letter_run; ALTER TABLE dead_letter DROP COLUMN run_id;
+        DROP INDEX deferred_run; ALTER TABLE deferred DROP COLUMN run_id; DROP INDEX dead_letter_run; ALTER TABLE dead_letter DROP COLUMN run_id;
         PRAGMA user_version = 3;";
     rusqlite::Connection::open(&path).unwrap().execute_batch(old).unwrap();
     let journal = place.open();

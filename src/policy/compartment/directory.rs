@@ -47,6 +47,17 @@ pub enum Stranger {
     TooManyTenants,
 }
 
+/// Which names a caller may go by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Names {
+    /// Those that are known now: it is a newcomer.
+    #[default]
+    Known,
+    /// It was let in before, and goes on under what it was let in by even where a reload has taken that away: it is counted where its name
+    /// was counted, or with those who name none if there is no such place. Agents' and providers' slots bind it like everybody.
+    Accepted,
+}
+
 /// Where a caller's feature and tenant stand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Place {
@@ -137,11 +148,13 @@ impl Directory {
     pub fn place<T>(
         &mut self,
         pool: &mut Pool<T>,
-        feature: Option<&str>,
-        tenant: Option<&str>,
+        (feature, tenant, names): (Option<&str>, Option<&str>, Names),
         class: u16,
     ) -> Result<Place, Stranger> {
-        let feature = self.feature(feature)?;
+        let feature = match (self.feature(feature), names) {
+            (Err(_), Names::Accepted) => feature.and_then(|name| self.place_once(name)),
+            (feature, _) => feature?,
+        };
         let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
         let seat = |count: CountId| Seat::of(count, member);
         let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
@@ -151,7 +164,10 @@ impl Directory {
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
         let mut needs = Needs::of(own.map(seat));
         if !self.tiers.is_empty() {
-            let (tenant, cell, tier_wait) = self.tenant(pool, tenant, feature)?;
+            let (tenant, cell, tier_wait) = match (self.tenant(pool, tenant, feature), names) {
+                (Err(Stranger::Tenant | Stranger::NoTenant), Names::Accepted) => self.counted_once(tenant, feature),
+                (counts, _) => counts?,
+            };
             tenant.into_iter().chain(cell).for_each(|count| needs.push(seat(count)));
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
         }
@@ -162,6 +178,29 @@ impl Directory {
     /// Whether a place that was found before is still what would be found now.
     pub fn is_current(&self, place: &Place) -> bool {
         place.version == self.version
+    }
+
+    /// Whether a newcomer of this feature and tenant may call at all. Nobody is counted by the question.
+    pub fn knows(&self, feature: Option<&str>, tenant: Option<&str>) -> Result<(), Stranger> {
+        self.feature(feature)?;
+        let is_known = tenant.is_some_and(|tenant| self.known_tenants.contains_key(tenant));
+        if self.tiers.is_empty() || is_known || self.unknown_tenant.is_some() {
+            return Ok(());
+        }
+        Err(if tenant.is_some() { Stranger::Tenant } else { Stranger::NoTenant })
+    }
+
+    /// The place that a feature had.
+    fn place_once(&self, name: &str) -> Option<u16> {
+        let place = self.features.iter().position(|feature| feature.settings.name.as_str() == name)?;
+        u16::try_from(place).ok()
+    }
+
+    /// The counts that a tenant had, if calls of its are still counted there.
+    fn counted_once(&self, name: Option<&str>, feature: Option<u16>) -> (Option<CountId>, Option<CountId>, Duration) {
+        let Some(tenant) = name.and_then(|name| self.tenants.get(name)) else { return (None, None, Duration::ZERO) };
+        let cell = tenant.cells.iter().find(|(of, _)| Some(*of) == feature).map(|(_, cell)| *cell);
+        (tenant.count, cell, Duration::ZERO)
     }
 
     fn feature(&self, name: Option<&str>) -> Result<Option<u16>, Stranger> {

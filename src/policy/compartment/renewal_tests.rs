@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    directory::{Directory, Stranger},
+    directory::{Directory, Names, Stranger},
     line::{LineId, Order},
     needs::Needs,
     pool::{Joined, Pool},
@@ -54,7 +54,12 @@ impl World {
     }
 
     fn needs(&mut self, feature: &str, tenant: &str) -> Result<Needs, Stranger> {
-        self.directory.place(&mut self.pool, Some(feature), Some(tenant), 0).map(|place| place.needs)
+        self.needs_as(feature, tenant, Names::Known)
+    }
+
+    fn needs_as(&mut self, feature: &str, tenant: &str, names: Names) -> Result<Needs, Stranger> {
+        let who = (Some(feature), Some(tenant), names);
+        self.directory.place(&mut self.pool, who, 0).map(|place| place.needs)
     }
 
     /// Takes as many as there are, at most 100.
@@ -147,6 +152,32 @@ fn tenants_get_what_their_tier_has_now() {
     assert_eq!(world.needs("chat", "stranger"), Err(Stranger::Tenant));
 }
 
+/// Runs that were accepted before a reload took their feature or tenant away go on, counted where they were.
+#[test]
+fn who_was_accepted_goes_on_where_it_was_counted() {
+    let with =
+        |features, tiers| CompartmentSettings { unknown_tenant: UnknownTenant::Refused, ..settings(features, tiers) };
+    let chat = || feature("chat", Some(3), Some(0.5));
+    let mut world = World::of(&with(vec![chat()], vec![tier("pro", Some(4))]));
+    let before = world.needs("chat", "acme").unwrap();
+    assert_eq!(before.iter().count(), 3, "of the feature, of the tenant, of both");
+    let without_acme =
+        CompartmentSettings { tenants: vec![], ..with(vec![feature("talk", None, None)], vec![tier("pro", Some(4))]) };
+    world.renew(&without_acme);
+    assert_eq!(world.needs("chat", "acme"), Err(Stranger::Feature));
+    assert_eq!(world.directory.knows(Some("chat"), Some("acme")), Err(Stranger::Feature));
+    assert_eq!(world.directory.knows(Some("talk"), Some("acme")), Err(Stranger::Tenant));
+    assert_eq!(world.directory.knows(Some("talk"), None), Err(Stranger::NoTenant));
+    assert_eq!(world.needs_as("chat", "acme", Names::Accepted), Ok(before));
+    // What was never counted here, as after a restart, has no place of its own: and takes nobody else's.
+    assert!(world.needs_as("gone", "nobody", Names::Accepted).unwrap().is_empty());
+    // Back again they are what they were.
+    world.renew(&with(vec![chat()], vec![tier("pro", Some(4))]));
+    assert_eq!(world.directory.knows(Some("chat"), Some("acme")), Ok(()));
+    assert_eq!(world.needs("chat", "acme"), Ok(before));
+    assert_eq!(world.needs_as("chat", "acme", Names::Accepted), Ok(before));
+}
+
 /// A place that was found once is used until its counts may be somebody else's.
 #[test]
 fn a_place_is_current_until_counts_go_or_settings_come() {
@@ -155,7 +186,9 @@ fn a_place_is_current_until_counts_go_or_settings_come() {
         ..settings(vec![feature("chat", Some(2), None)], vec![tier("pro", Some(1))])
     };
     let mut world = World::of(&settings);
-    let place = |world: &mut World, tenant: &str| world.directory.place(&mut world.pool, Some("chat"), Some(tenant), 0);
+    let place = |world: &mut World, tenant: &str| {
+        world.directory.place(&mut world.pool, (Some("chat"), Some(tenant), Names::Known), 0)
+    };
     let first = place(&mut world, "acme").unwrap();
     assert_eq!(place(&mut world, "acme"), Ok(first));
     let _second = place(&mut world, "brick").unwrap();

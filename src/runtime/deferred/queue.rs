@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     push::Push,
     settings::DeferredSettings,
-    store::{DeferredCall, DeferredHead, DeferredStore, DeferredWork, Put, Ticket},
+    store::{DeferredCall, DeferredHead, DeferredStore, DeferredWork, Held, Put, Ticket},
 };
 use crate::{
     model::{
@@ -46,7 +46,23 @@ pub(crate) struct DeferredQueue {
     /// Something new is to be looked at.
     pub(crate) news: Notify,
     /// Entries whose calls are under way here, by id.
-    pub(crate) under_way: Mutex<HashMap<String, CancellationToken>>,
+    pub(crate) under_way: Mutex<HashMap<String, UnderWay>>,
+}
+
+/// A call of an entry that is under way here.
+pub(crate) struct UnderWay {
+    pub(crate) agent: String,
+    pub(crate) tenant: Option<String>,
+    /// The run that put it off.
+    pub(crate) run_id: Option<String>,
+    pub(crate) abort: CancellationToken,
+}
+
+impl UnderWay {
+    pub(crate) fn of(head: &DeferredHead, abort: CancellationToken) -> Self {
+        let (agent, tenant, run_id) = (head.agent.clone(), head.owner.tenant.clone(), head.run_id.clone());
+        Self { agent, tenant, run_id, abort }
+    }
 }
 
 impl DeferredQueue {
@@ -148,9 +164,30 @@ impl DeferredQueue {
 
     /// Ends the call of an entry that is wanted no more, if it is under way here.
     pub(crate) fn abort(&self, id: &str) {
-        if let Some(abort) = lock(&self.under_way).remove(id) {
-            abort.cancel();
+        if let Some(under_way) = lock(&self.under_way).get(id) {
+            under_way.abort.cancel();
         }
+    }
+
+    /// The same for all that a run put off.
+    pub(crate) fn abort_run(&self, run_id: &str) {
+        for under_way in lock(&self.under_way).values().filter(|call| call.run_id.as_deref() == Some(run_id)) {
+            under_way.abort.cancel();
+        }
+    }
+
+    /// The same for all of a tenant.
+    pub(crate) fn abort_tenant(&self, tenant: &str) {
+        for under_way in lock(&self.under_way).values().filter(|call| call.tenant.as_deref() == Some(tenant)) {
+            under_way.abort.cancel();
+        }
+    }
+
+    /// Whose calls are under way here, and how many of these `parallel` places one agent or tenant may have: one stays free for another,
+    /// as calls that hang keep theirs for long.
+    pub(crate) fn held(&self, parallel: usize) -> Held {
+        let calls = lock(&self.under_way).values().map(|call| (call.agent.clone(), call.tenant.clone())).collect();
+        Held { calls, of_one_max: parallel.saturating_sub(1).max(1) }
     }
 }
 

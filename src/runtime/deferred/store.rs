@@ -234,6 +234,17 @@ pub struct Lease {
     pub until_ms: u64,
     /// At most so many.
     pub count_max: usize,
+    /// What this owner has in hand already. Who has as much as one may have is passed over.
+    pub held: Held,
+}
+
+/// Calls of entries that are under way.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Agent and tenant of each.
+    pub calls: Vec<(String, Option<String>)>,
+    /// One agent, and one tenant, may have so many of them; 0 = any number.
+    pub of_one_max: usize,
 }
 
 /// An entry that was taken.
@@ -330,7 +341,8 @@ pub trait DeferredStore: Send + Sync + 'static {
     /// Ends the leases of everybody but `owner`, who is now the only one: what they had in hand is due at once.
     fn take_over(&self, owner: &str) -> BoxFuture<'_, Result<u64, JournalError>>;
 
-    /// Ends what is too old, and takes what is due, the longest due first.
+    /// Ends what is too old, and takes what is due, the longest due first, but for agents and tenants that have as much in hand as one
+    /// may have: those come when something of theirs has ended, and are no reason to look before.
     fn take_due(&self, lease: Lease) -> BoxFuture<'_, Result<Due, JournalError>>;
 
     /// Ends a lease; `false` if it is not the present one, and then nothing is changed.

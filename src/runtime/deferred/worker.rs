@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     push::Pushed,
-    queue::{DeferredQueue, count, milliseconds, moment},
+    queue::{DeferredQueue, UnderWay, count, milliseconds, moment},
     settings::PushSettings,
     store::{
-        Again, DeferredResult, DeferredStatus, DeferredWork, DeliveryStatus, Due, Lease, PushDue, PushSettled, Settled,
-        Taken,
+        Again, DeferredResult, DeferredStatus, DeferredWork, DeliveryStatus, Due, Held, Lease, PushDue, PushSettled,
+        Settled, Taken,
     },
     view::DeferredView,
 };
@@ -33,6 +33,7 @@ use crate::{
         handle::AgentHandle,
         journal::JournalError,
         metric,
+        refusal::wants_a_name,
         relay::{RELAY_PIECES_MAX, Relay, RelayForm, RelayPiece},
     },
     workflow::definition::OUTPUT_BYTES_MAX,
@@ -55,6 +56,7 @@ const PUSHES_PARALLEL: usize = 8;
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     queue: Arc<DeferredQueue>,
+    parallel: usize,
     calls: Arc<Semaphore>,
     pushes: Arc<Semaphore>,
 }
@@ -63,7 +65,7 @@ impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, queue: Arc<DeferredQueue>) -> Self {
         let parallel = queue.settings.load().parallel.max(1);
         let (calls, pushes) = (Arc::new(Semaphore::new(parallel)), Arc::new(Semaphore::new(PUSHES_PARALLEL)));
-        Self { shared, queue, calls, pushes }
+        Self { shared, queue, parallel, calls, pushes }
     }
 
     /// Works until the runtime stops, or leaves what is durable to another process.
@@ -109,13 +111,18 @@ impl Worker {
         if room == 0 {
             return Ok(None);
         }
-        let due = self.queue.store.take_due(self.lease(self.longest_call(), room)).await?;
+        let lease = Lease { held: self.queue.held(self.parallel), ..self.lease(self.longest_call(), room) };
+        let due = self.queue.store.take_due(lease).await?;
         self.show(&due);
         for taken in due.taken {
             let Ok(permit) = Arc::clone(&self.calls).try_acquire_owned() else { break };
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let (all, of_runs) = (self.shared.tracker.clone(), self.shared.run_steps.clone());
-            all.spawn(of_runs.track_future(Making { shared, queue, taken, permit }.make()));
+            let abort = self.shared.aborting_runs.child_token();
+            let under_way = UnderWay::of(&taken.call.head, abort.clone());
+            // Before the next look at the queue, which asks who has how much in hand.
+            lock(&queue.under_way).insert(taken.call.head.id.clone(), under_way);
+            all.spawn(of_runs.track_future(Making { shared, queue, taken, abort, permit: Some(permit) }.make()));
         }
         Ok(due.next_ms.map(|next| self.until(next)))
     }
@@ -152,7 +159,7 @@ impl Worker {
     fn lease(&self, longest: Duration, count_max: usize) -> Lease {
         let now_ms = self.shared.clock.unix_ms(self.shared.now());
         let until_ms = now_ms.saturating_add(milliseconds(longest.saturating_add(LEASE_MARGIN)));
-        Lease { owner: self.queue.owner.clone(), now_ms, until_ms, count_max }
+        Lease { owner: self.queue.owner.clone(), now_ms, until_ms, count_max, held: Held::default() }
     }
 
     fn longest_call(&self) -> Duration {
@@ -170,28 +177,32 @@ struct Making {
     shared: Arc<Shared>,
     queue: Arc<DeferredQueue>,
     taken: Taken,
-    #[allow(dead_code, reason = "held for its drop")]
-    permit: OwnedSemaphorePermit,
+    abort: CancellationToken,
+    /// Until its drop.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Making {
+    /// Even one that panics gives its place back.
+    fn drop(&mut self) {
+        lock(&self.queue.under_way).remove(&self.taken.call.head.id);
+        drop(self.permit.take());
+        self.queue.news.notify_one();
+    }
 }
 
 impl Making {
     async fn make(self) {
-        let abort = self.shared.aborting_runs.child_token();
-        let id = self.taken.call.head.id.clone();
-        lock(&self.queue.under_way).insert(id.clone(), abort.clone());
+        let abort = self.abort.clone();
         let settled = tokio::select! {
             biased;
             result = self.call() => Some(self.settled(result)),
             // Cancelled, and so settled by whoever did; or left to whoever takes the queue over.
             () = abort.cancelled() => None,
         };
-        lock(&self.queue.under_way).remove(&id);
         if let Some(settled) = settled {
             self.write_down(settled, &abort).await;
         }
-        let Self { queue, permit, .. } = self;
-        drop(permit);
-        queue.news.notify_one();
     }
 
     async fn call(&self) -> Result<CallReply, CallError> {
@@ -272,7 +283,9 @@ impl Making {
         }
         let fault = failure_of(code, how).fault;
         let attempts = self.taken.attempts.saturating_add(u32::from(!refused));
-        let may_again = fault != Fault::Nobody && attempts < self.queue.settings.load().attempts_max;
+        // A file that is being edited, or a rename: what was promised stays promised until it is too old.
+        let is_nobodys = fault == Fault::Nobody && !(by_us && wants_a_name(&error.envelope));
+        let may_again = !is_nobodys && attempts < self.queue.settings.load().attempts_max;
         if !may_again {
             return Self::ended(*error.envelope, u32::from(!refused), at_ms);
         }

@@ -16,7 +16,10 @@ use crate::{
         envelope::ErrorCode,
         name::{NAME_BYTES_MAX, Name},
     },
-    policy::compartment::settings::{CLASS_USUAL, CLASSES},
+    policy::compartment::{
+        directory::Names,
+        settings::{CLASS_USUAL, CLASSES},
+    },
     runtime::{
         call::{CallContext, LadderUse},
         journal::RunOwner,
@@ -173,6 +176,7 @@ impl Caller {
             timeout: None,
             asked: None,
             ladder: self.ladder,
+            names: Names::Known,
         }
     }
 }

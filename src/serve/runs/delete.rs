@@ -50,7 +50,7 @@ pub(crate) async fn cancel(
     Ok((status, Answer(&*record)).into_response())
 }
 
-/// Deletes a run that is over, with its events and files. Its line in the ledger stays.
+/// Deletes a run that is over, with its events, files and the calls that it put off. Its line in the ledger stays.
 #[utoipa::path(delete, path = "/v1/runs/{id}", tag = "runs", responses((status = 204), (status = 404), (status = 409)))]
 pub(crate) async fn delete_run(
     State(state): State<AppState>,
@@ -62,6 +62,7 @@ pub(crate) async fn delete_run(
     match running.journal.delete_run(caller.scope(), &id).await? {
         Deletion::Done => {
             running.runtime.forget_run(&id);
+            running.runtime.abort_deferred_of_run(&id);
             Ok(StatusCode::NO_CONTENT)
         }
         Deletion::NotFound => Err(Failure::not_found(format_args!("run {id:?}"))),
@@ -83,6 +84,7 @@ pub(crate) async fn delete_tenant(
     let _place = state.caps.query()?;
     let running = state.running().await?;
     let deleted = running.journal.delete_tenant(Some(&tenant)).await?;
+    running.runtime.abort_deferred_of_tenant(&tenant);
     tracing::warn!(tenant, deleted, by = caller.key_name(), "a tenant's data were deleted");
     Ok(Answer(json!({ "tenant": tenant, "runs_deleted": deleted })))
 }
