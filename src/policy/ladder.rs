@@ -310,6 +310,22 @@ impl<'a> Climb<'a> {
     }
 }
 
+/// Ways of lighter targets that lead back to where they began: as many as have to be broken so that none is left.
+pub fn cycles(lighter: &BTreeMap<Name, Vec<Name>>) -> Vec<Vec<Name>> {
+    let mut left = lighter.clone();
+    let mut found = Vec::new();
+    // Each round takes one step of a cycle away, so there are at most as many as there are steps.
+    while let Some(way) = cycle(&left) {
+        if let (Some(first), Some(last)) = (way.first(), way.last())
+            && let Some(targets) = left.get_mut(last)
+        {
+            targets.retain(|target| target != first);
+        }
+        found.push(way);
+    }
+    found
+}
+
 /// A way of lighter targets that leads back to where it began, each once; `None` if there is none.
 pub fn cycle(lighter: &BTreeMap<Name, Vec<Name>>) -> Option<Vec<Name>> {
     let mut done: Vec<&Name> = Vec::new();

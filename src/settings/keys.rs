@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use super::{
-    node::{Node, Value, key_path},
-    problem::{Origin, Problem},
+    effect_rules::problem_at,
+    node::{Node, Table, Value, key_path},
+    problem::Problem,
     reader::Reader,
     secret::{SecretPlace, SecretSource, is_variable_name},
 };
@@ -206,14 +207,14 @@ fn read_names(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Vec<Name
 }
 
 /// Two keys of one hash would make it a matter of chance whose a request is.
-pub(super) fn check_keys(keys: &[KeySettings], origin: &Origin, problems: &mut Vec<Problem>) {
+pub(super) fn check_keys(keys: &[KeySettings], root: &Table, problems: &mut Vec<Problem>) {
     for (index, key) in keys.iter().enumerate() {
         let twin =
             keys.iter().take(index).find(|other| other.proof == key.proof && matches!(key.proof, KeyProof::Hash(_)));
         if let Some(twin) = twin {
             let path = key_path(&key_path("keys", key.name.as_str()), "sha256");
             let rule = format!("is the hash of keys.{} too", twin.name);
-            problems.push(Problem { origin: origin.clone(), key: path, value: None, rule });
+            problems.push(problem_at(root, path, rule));
         }
     }
 }

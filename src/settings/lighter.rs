@@ -18,7 +18,7 @@ use crate::{
         nearest::{hint, nearest},
     },
     policy::{
-        ladder::{Effect, LighterTarget, cycle},
+        ladder::{Effect, LighterTarget, cycles},
         warmth::swaps::{Place, would_evict},
     },
     runtime::ladders::Ladders,
@@ -77,9 +77,8 @@ pub(super) fn settle_ladders(
         }
         ladders.agents.insert(agent.settings.name.clone(), settings);
     }
-    if let Some(way) = cycle(&ways)
-        && let Some(read) = way.first().and_then(|first| keys.get(first))
-    {
+    for way in cycles(&ways) {
+        let Some(read) = way.first().and_then(|first| keys.get(first)) else { continue };
         let names: Vec<&str> = way.iter().chain(way.first()).map(Name::as_str).collect();
         let rule = format!("leads back to where it began: {}", names.join(" -> "));
         report.problems.push(problem(read, rule));

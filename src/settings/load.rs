@@ -22,6 +22,7 @@ use super::{
     compartment_rules::check_compartments,
     compartments::read_compartments,
     deferred::{DeferredTable, read_deferred},
+    effect_rules::check_effects,
     files::{FilesTable, read_files},
     folder::{AgentFolder, ConfigFile},
     general::{Limits, RunSettings, read_instances, read_limits, read_run},
@@ -140,9 +141,7 @@ pub fn explain(settings: &Settings) -> Vec<ExplainRow> {
 pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut report = Report::default();
     let root = lay_over(sources, &mut report)?;
-    let place =
-        sources.config.map_or(Origin::Default, |file| Origin::File { path: Arc::from(file.path.as_str()), line: 0 });
-    let mut reader = Reader::new(&root, place, "", "", &mut report);
+    let mut reader = Reader::new(&root, place_of_all(sources), "", "", &mut report);
     let defaults = reader.entries("defaults");
     let providers = reader.entries("providers");
     let agents = reader.entries("agents");
@@ -159,7 +158,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_counted(&mut reader, &mut keys);
     reader.finish(&LATER);
-    check_keys(&keys, &place_of(&root, "keys"), &mut report.problems);
+    check_keys(&keys, &root, &mut report.problems);
     read_defaults(defaults, place_of(&root, "defaults"), &mut report);
     let providers = read_providers(providers, defaults, sources.folder, &mut report);
     let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
@@ -173,6 +172,7 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
         check_probes(&providers, &agents, &spending, &mut report);
         check_prices(&root, &spending, &providers, &mut report);
+        check_effects(&root, (&compartments, &keys, &deferred, &ladders, &spending, &run), sources, &mut report);
     }
     tell_all(told, &mut report)?;
     let warnings = each_once(std::mem::take(&mut report.warnings));
@@ -213,6 +213,11 @@ fn each_once(mut warnings: Vec<Problem>) -> Vec<Problem> {
     warnings.sort();
     warnings.dedup();
     warnings
+}
+
+/// Where the whole of it stands.
+fn place_of_all(sources: &Sources<'_>) -> Origin {
+    sources.config.map_or(Origin::Default, |file| Origin::File { path: Arc::from(file.path.as_str()), line: 0 })
 }
 
 /// Where a table stands.

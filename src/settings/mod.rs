@@ -10,6 +10,7 @@ mod compartment_rules;
 mod compartments;
 pub mod deferred;
 pub mod difference;
+mod effect_rules;
 pub mod endpoint;
 pub mod files;
 pub mod folder;

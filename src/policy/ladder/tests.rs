@@ -202,6 +202,16 @@ proptest! {
             }
         }
         let has_cycle = reach.iter().any(|(from, to)| to.contains(from));
+        // Broken at each that is told, none is left; and none is told twice.
+        let mut broken = lighter.clone();
+        let told = cycles(&lighter);
+        prop_assert_eq!(told.is_empty(), !has_cycle);
+        for way in &told {
+            let (first, last) = (&way[0], &way[way.len() - 1]);
+            prop_assert!(broken[last].contains(first));
+            broken.get_mut(last).unwrap().retain(|target| target != first);
+        }
+        prop_assert_eq!(cycle(&broken), None);
         match cycle(&lighter) {
             None => prop_assert!(!has_cycle),
             Some(way) => {
