@@ -11,6 +11,7 @@ use watertight::{
         retry_settings::RetrySettings,
     },
     runtime::{
+        call::CallContext,
         engine::Runtime,
         settings::{AgentSettings, ProviderSettings, TargetSettings},
     },
