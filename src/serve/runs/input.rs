@@ -50,17 +50,19 @@ pub async fn resolve_files(
 
 /// About the memory that an input takes while its run goes on.
 pub fn bytes_of(input: &Map<String, Value>) -> usize {
-    fn of(value: &Value) -> usize {
-        let within = match value {
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(of).sum(),
-            Value::Object(fields) => bytes_of(fields),
-            _ => 0,
-        };
-        // Bounded by the depth and size that the parser of requests allows.
-        within + size_of::<Value>()
-    }
-    input.iter().map(|(name, value)| name.len() + of(value)).sum()
+    input.iter().map(|(name, value)| name.len() + bytes_of_value(value)).sum()
+}
+
+/// The same for one value.
+pub fn bytes_of_value(value: &Value) -> usize {
+    let within = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes_of_value).sum(),
+        Value::Object(fields) => bytes_of(fields),
+        _ => 0,
+    };
+    // Bounded by the depth and size that the parser of requests allows.
+    within + size_of::<Value>()
 }
 
 /// Checks inputs: names, kinds, sizes. Whether files are there is asked later.
