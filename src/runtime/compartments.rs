@@ -21,7 +21,7 @@ use super::{
     sync::Mutex,
 };
 use crate::{
-    model::{call_log::Counted, clock::Timestamp},
+    model::{call_log::Counted, clock::Timestamp, name::Name},
     policy::{
         bulkhead::{Full, Member},
         compartment::{
@@ -249,6 +249,11 @@ impl Compartments {
     /// Whether a run of this feature and tenant may begin: its steps go on under these names.
     pub(crate) fn knows(&self, feature: Option<&str>, tenant: Option<&str>) -> Result<(), Stranger> {
         lock(&self.state).directory.knows(feature, tenant)
+    }
+
+    /// The feature that calls of this one, or of none, are counted as.
+    pub(crate) fn feature_of(&self, feature: Option<&str>) -> Option<Name> {
+        lock(&self.state).directory.feature_of(feature).cloned()
     }
 
     /// The place of a class, the highest first.

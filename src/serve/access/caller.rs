@@ -177,6 +177,7 @@ impl Caller {
             asked: None,
             ladder: self.ladder,
             names: Names::Known,
+            waited: Duration::ZERO,
         }
     }
 }
