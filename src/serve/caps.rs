@@ -15,6 +15,8 @@ use crate::settings::serve::ServeSettings;
 
 /// Bytes of bodies are counted in blocks of this size.
 const BLOCK_BYTES: usize = 1024;
+/// What of answers is bounded.
+const ANSWERS: &str = "bytes of answers that are not read yet";
 /// The longest that a stream waits to be opened.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
@@ -27,6 +29,9 @@ pub struct Caps {
     streams: Arc<Semaphore>,
     openings: Arc<Semaphore>,
     body_blocks: Arc<Semaphore>,
+    answer_blocks: Arc<Semaphore>,
+    act_answer_blocks: Arc<Semaphore>,
+    answers_bytes_max: usize,
     runs: Arc<Semaphore>,
     run_blocks: Arc<Semaphore>,
     runs_bytes_max: u64,
@@ -76,6 +81,9 @@ impl Caps {
             streams: semaphore(settings.streams_max),
             openings: semaphore(settings.queries_max),
             body_blocks: blocks(settings.bodies_bytes_max),
+            answer_blocks: blocks(settings.answers_bytes_max),
+            act_answer_blocks: blocks(settings.answers_bytes_max),
+            answers_bytes_max: usize::try_from(settings.answers_bytes_max).unwrap_or(usize::MAX),
             runs: semaphore(settings.runs_live_max),
             run_blocks: blocks(settings.runs_bytes_max),
             runs_bytes_max: settings.runs_bytes_max,
@@ -93,8 +101,12 @@ impl Caps {
         }
     }
 
-    /// A place for a call of an agent or model; it lasts as long as the answer is under way.
+    /// A place for a call of an agent or model; it lasts as long as the answer is under way. There is none while answers that were paid
+    /// for already fill their room, since none of those can be refused.
     pub fn call(&self) -> Result<Place, Failure> {
+        if self.act_answer_blocks.available_permits() == 0 {
+            return Err(Failure::busy(ANSWERS));
+        }
         place(&self.calls, "calls")
     }
 
@@ -140,6 +152,25 @@ impl Caps {
     /// Room for a body that is about to be read.
     pub fn body(&self) -> BodyRoom {
         BodyRoom { blocks: Arc::clone(&self.body_blocks), what: "bytes of bodies", held: None, bytes: 0 }
+    }
+
+    /// Room for an answer that is on its way out and can be asked for again. One that is larger than all the room goes out alone.
+    pub fn answer(&self, bytes: usize) -> Result<BodyRoom, Failure> {
+        let mut room = BodyRoom { blocks: Arc::clone(&self.answer_blocks), what: ANSWERS, held: None, bytes: 0 };
+        room.grow(bytes.min(self.answers_bytes_max / BLOCK_BYTES * BLOCK_BYTES))?;
+        Ok(room)
+    }
+
+    /// The same for the answer of an act that was paid for: it takes what room there is and goes out in any case. As long as there is none
+    /// left no such act begins.
+    pub fn answer_of_act(&self, bytes: usize) -> BodyRoom {
+        let blocks = Arc::clone(&self.act_answer_blocks);
+        let mut room = BodyRoom { blocks, what: ANSWERS, held: None, bytes: 0 };
+        while room.grow(bytes.min(room.blocks.available_permits().saturating_mul(BLOCK_BYTES))).is_err() {
+            // Somebody else took of it in between.
+            room.bytes = 0;
+        }
+        room
     }
 
     /// A place for a run of this tenant whose input has so many bytes, for as long as it is not over.

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     agents,
-    answer::{dress::dress, failure::Failure},
+    answer::{dress::dress, failure::Failure, outgoing::count_outgoing},
     cors::cors,
     deferred, description, files, health, metrics, operator,
     reserve::keep_reserve,
@@ -51,6 +51,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         .method_not_allowed_fallback(no_such_method)
         // Bodies are bounded by the listener and by whoever reads them.
         .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(state.clone(), count_outgoing))
         .layer(middleware::from_fn(keep_reserve))
         .layer(middleware::from_fn_with_state(state.clone(), dress));
     // Outermost: a browser may read errors too.

@@ -67,6 +67,8 @@ pub struct ServeSettings {
     pub body_bytes_max: u64,
     /// Bytes of all bodies that are in memory at once.
     pub bodies_bytes_max: u64,
+    /// Bytes of all answers at once that were built whole and are not read yet: those of questions, and as many again of calls.
+    pub answers_bytes_max: u64,
     /// Runs that were asked for here and are not over, at once.
     pub runs_live_max: u32,
     /// Bytes of the inputs of those runs. While a run goes on its input is in memory, up to three times.
@@ -120,6 +122,7 @@ impl Default for ServeSettings {
             write_timeout: Duration::from_secs(60),
             body_bytes_max: 32 * 1024 * 1024,
             bodies_bytes_max: 512 * 1024 * 1024,
+            answers_bytes_max: 256 * 1024 * 1024,
             runs_live_max: 20_000,
             runs_tenant_max: 10_000,
             runs_tenant_bytes_max: 256 * 1024 * 1024,
@@ -162,6 +165,7 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         write_timeout: reader.duration("write_timeout", fallback.write_timeout),
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
         bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
+        answers_bytes_max: bytes(&mut reader, "answers_bytes_max", fallback.answers_bytes_max),
         runs_tenant_max: count(&mut reader, "runs_tenant_max", fallback.runs_tenant_max),
         runs_tenant_bytes_max: bytes(&mut reader, "runs_tenant_bytes_max", fallback.runs_tenant_bytes_max),
         runs_live_max: count(&mut reader, "runs_live_max", fallback.runs_live_max),

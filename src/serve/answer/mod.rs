@@ -4,6 +4,7 @@ pub mod body;
 pub mod dress;
 pub mod failure;
 pub mod large;
+pub mod outgoing;
 pub mod query;
 pub mod sse;
 pub mod told;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use axum::{
     Json as Answer,
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use serde::Deserialize;
@@ -34,6 +34,7 @@ use crate::{
             body::{expect_json, parse, read_whole},
             failure::Failure,
             large,
+            outgoing::REPLAYED,
             query::{InPath, idempotency_key},
         },
         caps::RunPlace,
@@ -46,9 +47,6 @@ use crate::{
 
 /// The longest prompt that may stand in for an agent's own.
 pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
-
-/// Says that a run was asked for before.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// A run that is asked for.
 #[derive(Debug, Deserialize, ToSchema)]

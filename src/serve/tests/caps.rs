@@ -83,6 +83,63 @@ async fn live_runs_are_bounded_in_number_and_in_bytes() {
     }
 }
 
+/// Whoever asks for large answers and does not read them: what waits for them in memory is bounded, and everybody's small questions go on.
+#[tokio::test]
+async fn answers_that_are_not_read_are_bounded_in_bytes() {
+    let world = World::with(&keys(), ServeSettings { answers_bytes_max: 512 * 1024, ..ServeSettings::default() }).await;
+    let text = "x".repeat(100_000);
+    let keyed = [("x-api-key", "ann"), ("idempotency-key", "once")];
+    let body = format!(r#"{{"workflow":"one","input":{{"text":"{text}"}}}}"#);
+    let run = world.ask("POST", "/v1/runs", &keyed, &body).await.is(202).json();
+    let path = format!("/v1/runs/{}", run["run_id"].as_str().unwrap());
+    let result = format!("{path}/result?wait=30");
+    let bytes = world.with_key("ann", "GET", &result, "").await.is(200).text.len();
+    assert!(bytes > 100_000);
+    let ask = || Request::builder().uri(&path).header("x-api-key", "ann").body(Body::empty()).unwrap();
+    let mut unread = Vec::new();
+    while (unread.len() + 1) * bytes.next_multiple_of(1024) <= 512 * 1024 {
+        let answer = world.send(ask()).await;
+        assert_eq!(answer.status(), 200, "{} before it", unread.len());
+        unread.push(answer);
+    }
+    for path in [&path, &result] {
+        assert_eq!(world.with_key("ann", "GET", path, "").await.fails(503, "LOAD_SHED").headers["retry-after"], "1");
+    }
+    world.with_key("ann", "POST", &format!("{path}/cancel"), "").await.fails(503, "LOAD_SHED");
+    world.ask("POST", "/v1/runs", &keyed, &body).await.fails(503, "LOAD_SHED");
+    for path in ["/healthz", "/v1/runs", "/v1/agents", &format!("{path}/why")] {
+        world.with_key("olga", "GET", path, "").await.is(200);
+    }
+    world.with_key("olga", "POST", "/v1/agents/hang/breaker", r#"{"action":"reset"}"#).await.is(200);
+    // A piece that the connection has not written yet holds the memory of the whole.
+    let mut pieces = unread.pop().unwrap().into_body().into_data_stream();
+    let piece = pieces.next().await.unwrap().unwrap();
+    assert!(pieces.next().await.is_none());
+    drop(pieces);
+    assert_eq!(world.send(ask()).await.status(), 503);
+    drop(piece);
+    world.with_key("ann", "GET", &path, "").await.is(200);
+    drop(unread);
+    world.ask("POST", "/v1/runs", &keyed, &body).await.is(202);
+}
+
+/// An answer that was paid for goes out whatever there is room for; until it is read no further call begins.
+#[tokio::test]
+async fn unread_answers_of_calls_keep_calls_from_beginning() {
+    let world = World::with(&keys(), ServeSettings { answers_bytes_max: 150 * 1024, ..ServeSettings::default() }).await;
+    let call = || {
+        let call = Request::builder().method("POST").uri("/v1/agents/echo/call").header("x-api-key", "ann");
+        let body = format!(r#"{{"input":"{}"}}"#, "x".repeat(100_000));
+        call.header("content-type", "application/json").body(Body::from(body)).unwrap()
+    };
+    let unread = [world.send(call()).await, world.send(call()).await];
+    assert!(unread.iter().all(|answer| answer.status() == 200), "what was begun is answered");
+    assert_eq!(world.send(call()).await.status(), 503);
+    world.with_key("ann", "GET", "/v1/agents", "").await.is(200);
+    drop(unread);
+    assert_eq!(world.send(call()).await.status(), 200);
+}
+
 #[tokio::test]
 async fn the_reserve_answers_questions_health_and_operators_only() {
     let world = World::usual().await;
