@@ -54,6 +54,11 @@ pub fn bytes_of(input: &Map<String, Value>) -> usize {
     weight::of_fields(input)
 }
 
+/// The same for one value.
+pub fn bytes_of_value(value: &Value) -> usize {
+    weight::of_value(value)
+}
+
 /// Checks inputs: names, kinds, sizes. Whether files are there is asked later.
 pub fn check(workflow: &Workflow, input: &Map<String, Value>, limits: Limits) -> Result<(), Failure> {
     let known: Vec<&str> = workflow.inputs().map(|(name, _)| name).collect();

@@ -300,3 +300,39 @@ async fn large_bodies_are_answered_like_small_ones() {
     })
     .await;
 }
+
+/// What a repair or a rerun of a large run costs is not paid on the threads that answer everybody else.
+#[tokio::test]
+async fn runs_that_go_on_from_large_ones_are_laid_out_beside_the_workers() {
+    let world = World::usual().await;
+    let ended = async |text: &str| {
+        let body = format!(r#"{{"workflow":"one","input":{{"text":"{text}"}}}}"#);
+        let run = world.with_key("ann", "POST", "/v1/runs", &body).await.is(202).json();
+        let path = format!("/v1/runs/{}", run["run_id"].as_str().unwrap());
+        world.with_key("ann", "GET", &format!("{path}/result?wait=30"), "").await.is(200);
+        path
+    };
+    let (large, small) = (ended(&"x".repeat(400_000)).await, ended("x").await);
+    let moment = std::time::Duration::from_millis(200);
+    let mut turns = Vec::new();
+    while let Ok(turn) = tokio::time::timeout(moment, world.state.caps.large()).await {
+        turns.push(turn.unwrap());
+    }
+    let (repair, rerun) = (format!("{large}/repair"), format!("{large}/rerun"));
+    let from = r#"{"from":"echo"}"#;
+    let repairing = world.with_key("ann", "POST", &repair, "");
+    let rerunning = world.with_key("ann", "POST", &rerun, from);
+    tokio::pin!(repairing, rerunning);
+    tokio::select! {
+        got = &mut repairing => panic!("it was worked on without a turn: {got:?}"),
+        got = &mut rerunning => panic!("it was worked on without a turn: {got:?}"),
+        () = tokio::time::sleep(moment) => {}
+    }
+    world.with_key("ann", "POST", &format!("{small}/rerun"), from).await.is(202);
+    drop(turns);
+    repairing.await.fails(409, "CONFLICT");
+    let run = rerunning.await.is(202).json();
+    let result = format!("/v1/runs/{}/result?wait=30", run["run_id"].as_str().unwrap());
+    let ended = world.with_key("ann", "GET", &result, "").await.is(200).json();
+    assert_eq!(ended["output"]["text"].as_str().map(str::len), Some(400_000));
+}
