@@ -173,6 +173,7 @@ impl Caller {
             timeout: None,
             asked: None,
             ladder: self.ladder,
+            waited: Duration::ZERO,
         }
     }
 }
