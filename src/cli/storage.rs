@@ -54,7 +54,7 @@ pub fn unopened(path: &str, error: &JournalError) -> String {
             "; move it away together with its -wal and -shm files, and the next start makes a new one; `sqlite3 FILE .recover` may save what it holds"
         }
         JournalError::Full(_) => "; make room on the disk, or let it grow with journal.size_max",
-        JournalError::Failed(_) | JournalError::Closed => "",
+        JournalError::Failed(_) | JournalError::Closed | JournalError::NoFile { .. } => "",
     };
     format!("{told}{next}")
 }

@@ -86,6 +86,9 @@ impl Accept {
         if within.is_nearly_full {
             return Ok(Err(JournalError::Full("what is left of size_max is kept for runs under way".to_owned())));
         }
+        if let Some(file_id) = files::missing_file(within, tenant, &run.input)? {
+            return Ok(Err(JournalError::NoFile { file_id }));
+        }
         let feature = within.names.number(within.connection, run.owner.feature.as_deref())?;
         let workflow = self.workflow(within)?;
         let key = run_key(&run.run_id);

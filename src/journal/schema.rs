@@ -213,6 +213,6 @@ fn named(path: &Path, error: JournalError) -> JournalError {
         JournalError::Held(text) => JournalError::Held(with(text)),
         JournalError::Corrupt(text) => JournalError::Corrupt(with(text)),
         JournalError::Failed(text) => JournalError::Failed(with(text)),
-        JournalError::Closed => JournalError::Closed,
+        error @ (JournalError::Closed | JournalError::NoFile { .. }) => error,
     }
 }

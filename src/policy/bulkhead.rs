@@ -157,9 +157,9 @@ impl Shares {
         self.within = self.members.iter().map(|member| member.guaranteed.min(member.in_flight)).sum();
     }
 
-    /// Whether this member does not use all of its own.
-    fn owes(&self, member: u16) -> bool {
-        self.members.get(usize::from(member)).is_some_and(|member| member.in_flight < member.guaranteed)
+    /// What this member does not use of its own.
+    fn left(&self, member: u16) -> u32 {
+        self.members.get(usize::from(member)).map_or(0, |member| member.guaranteed.saturating_sub(member.in_flight))
     }
 
     fn took(&mut self, member: u16) {
@@ -202,10 +202,10 @@ impl Classes {
         }
     }
 
-    /// Whether it does not use all of its stated minimum.
-    fn owes(&self, class: u16) -> bool {
-        let own = self.classes.get(usize::from(class));
-        own.is_some_and(|class| class.share.kept_from == KeptFrom::All && class.in_flight < class.share.slots)
+    /// What it does not use of its stated minimum.
+    fn left(&self, class: u16) -> u32 {
+        let own = self.classes.get(usize::from(class)).filter(|class| class.share.kept_from == KeptFrom::All);
+        own.map_or(0, |class| class.share.slots.saturating_sub(class.in_flight))
     }
 
     /// Slots that classes have within their minimums.
@@ -287,12 +287,20 @@ impl Bulkhead {
     /// none gets one of those that nobody is owed, and of these leaves what higher classes keep from it; else somebody who is owed a slot
     /// as a member of one kind could find it taken by those of another.
     pub fn has_room(&self, member: Member) -> bool {
-        self.in_flight < self.cap
-            && (self.owes(member) || self.common_taken() + self.classes.kept_from(member.class) < self.cap - self.owed)
+        self.room_for(member) > 0
     }
 
-    fn owes(&self, member: Member) -> bool {
-        self.agents.owes(member.agent) || self.features.owes(member.feature) || self.classes.owes(member.class)
+    /// How many slots `member` could take now if nobody else took any.
+    pub fn room_for(&self, member: Member) -> u32 {
+        let taken = self.common_taken() + self.classes.kept_from(member.class);
+        let common = (self.cap - self.owed).saturating_sub(taken);
+        self.cap.saturating_sub(self.in_flight).min(self.own_left(member) + common)
+    }
+
+    /// One call uses what it is owed as a member of several kinds at once.
+    fn own_left(&self, member: Member) -> u32 {
+        let (agents, features) = (self.agents.left(member.agent), self.features.left(member.feature));
+        agents.max(features).max(self.classes.left(member.class))
     }
 
     /// How many slots count as those that nobody is owed: as they were given, but never more than are in flight beyond the shares of one
@@ -316,7 +324,7 @@ impl Bulkhead {
 
     /// Takes a slot that [`Bulkhead::has_room`] found.
     pub(super) fn take(&mut self, member: Member, now: Timestamp) -> SlotOf {
-        let slot = if self.owes(member) { SlotOf::Share } else { SlotOf::Common };
+        let slot = if self.own_left(member) > 0 { SlotOf::Share } else { SlotOf::Common };
         self.in_flight += 1;
         self.common += u32::from(slot == SlotOf::Common);
         self.started_sum += u128::from(now.nanoseconds());
@@ -511,6 +519,12 @@ mod tests {
                     bulkhead.give_back(member, Timestamp::ZERO, Timestamp::ZERO);
                 }
                 prop_assert!(bulkhead.in_flight() <= cap);
+                let (member, mut alone) = (Member { agent, feature, class }, bulkhead.clone());
+                let got = (0..=cap).take_while(|_| alone.try_take(member, Timestamp::ZERO, CHANCE).is_ok()).count();
+                let room = bulkhead.room_for(member) as usize;
+                let kinds = [!kept.agents.is_empty(), !kept.features.is_empty(), !kept.classes.is_empty()];
+                let is_one_kind = kinds.into_iter().filter(|is| *is).count() <= 1;
+                prop_assert!(got == room || !is_one_kind && got > 0 && got < room, "{} of {}", got, room);
             }
         }
     }

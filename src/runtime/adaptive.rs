@@ -11,6 +11,7 @@ use super::{
     core::{ProviderCore, Shared, lock},
     engine::Runtime,
     metric,
+    permit::Lease,
     ports::Progress,
     settings::ProviderSettings,
     shielded::Shielded,
@@ -181,17 +182,18 @@ impl Told {
     }
 }
 
-/// The supervisor heard how attempts of a call ended: their provider's limit learns from it.
-pub(crate) fn learn(shared: &Arc<Shared>, agent: usize, told: &[Told]) {
+/// The supervisor heard how attempts of a call ended, whose slots are in `lease`: their provider's limit learns from it.
+pub(crate) fn learn(shared: &Arc<Shared>, agent: usize, told: &[Told], lease: &Lease) {
     if told.is_empty() {
         return;
     }
     let Some(core) = shared.at(agent) else { return };
     let (Some(adaptive), Some(count)) = (&core.provider.adaptive, core.provider.count) else { return };
-    // The permit of this call is not given back yet: it counts itself.
-    let in_flight = shared.compartments.in_flight(count);
+    // The permit of this call is not given back yet: it counts itself. One that has no slot here was moved by a reload, and says nothing.
+    let Some(member) = lease.member_of(count) else { return };
+    let (in_flight, reach) = shared.compartments.reach(count, member);
     for told in told {
-        let attempt = Attempt { agent, started: told.started, at: told.at, in_flight, said: told.said };
+        let attempt = Attempt { agent, started: told.started, at: told.at, in_flight, reach, said: told.said };
         let change = lock(&adaptive.limit).ended(&attempt);
         if let Some(change) = change {
             publish(shared, &core.provider.settings.name, (adaptive, count), change);

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     model::{call_log::Counted, clock::Timestamp},
     policy::{
-        bulkhead::Full,
+        bulkhead::{Full, Member},
         compartment::{
             directory::{Directory, Place, Stranger},
             line::{LineFull, LineId, Order, Ticket},
@@ -138,6 +138,11 @@ impl Seats {
     /// The call begins: from now on it counts how long they are held.
     pub(crate) fn begin(&mut self) {
         self.unused = false;
+    }
+
+    /// As whom a slot of this count was taken, if one was.
+    pub(crate) fn member_of(&self, count: CountId) -> Option<Member> {
+        self.needs.iter().find(|seat| seat.count == count).map(|seat| seat.member)
     }
 
     /// Those of the target apart from those of the call as a whole.

@@ -163,6 +163,12 @@ pub enum JournalError {
     /// It was closed.
     #[error("the journal is closed")]
     Closed,
+    /// A file of the run's input is not there, or not any more: nothing was written.
+    #[error("there is no file {file_id:?}")]
+    NoFile {
+        /// Which one.
+        file_id: String,
+    },
 }
 
 /// Seconds after which a disk is worth another try.
@@ -174,6 +180,7 @@ impl JournalError {
         let own = || Envelope::new(ErrorCode::Internal, self.to_string()).with_detail("reason", "journal");
         match self {
             Self::Closed => Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0),
+            Self::NoFile { .. } => Envelope::new(ErrorCode::NotFound, self.to_string()),
             Self::Corrupt(_) => own(),
             Self::Full(_) | Self::Held(_) | Self::Failed(_) => {
                 let mut envelope = own().with_retry_after(DISK_RETRY_AFTER);
@@ -303,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_damaged_file_is_no_reason_to_come_again() {
+    fn only_what_is_damaged_or_gone_is_no_reason_to_come_again() {
         let text = || "x".to_owned();
         for (error, code, status, retryable) in [
             (JournalError::Full(text()), ErrorCode::Internal, 503, true),
@@ -311,6 +318,7 @@ mod tests {
             (JournalError::Failed(text()), ErrorCode::Internal, 503, true),
             (JournalError::Corrupt(text()), ErrorCode::Internal, 500, false),
             (JournalError::Closed, ErrorCode::ShuttingDown, 503, true),
+            (JournalError::NoFile { file_id: text() }, ErrorCode::NotFound, 404, false),
         ] {
             let envelope = error.to_envelope();
             let told = (envelope.error_code, envelope.http_status, envelope.retryable);

@@ -17,13 +17,16 @@ use super::{
 };
 use crate::{
     model::clock::Timestamp,
-    policy::breaker::state::{Pass, PassKind},
+    policy::{
+        breaker::state::{Pass, PassKind},
+        bulkhead::Member,
+        compartment::needs::CountId,
+    },
 };
 
 /// The slots of one call at one target. Shared with work that cannot be interrupted: they are free when the last holder is gone.
 pub(crate) struct Lease {
     /// The target's; the call's too, where no other target can be asked.
-    #[allow(dead_code, reason = "held for its drop, which gives back")]
     seats: Seats,
     /// Where the call may move on to another target: what moves with it.
     call_slot: Option<Arc<CallSlot>>,
@@ -41,6 +44,11 @@ impl Lease {
     pub(crate) fn with_call_slot(mut seats: Seats, call_slot: Arc<CallSlot>) -> Self {
         seats.begin();
         Self { seats, call_slot: Some(call_slot) }
+    }
+
+    /// As whom the call has its slot of this count, if it has one.
+    pub(crate) fn member_of(&self, count: CountId) -> Option<Member> {
+        self.seats.member_of(count)
     }
 
     /// The slots that move on with the call.

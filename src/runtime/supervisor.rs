@@ -154,7 +154,7 @@ impl SupervisorActor {
         // nobody has to wait for both.
         match message {
             SupervisorMessage::Outcome(facts) => {
-                adaptive::learn(&self.shared, facts.agent, &facts.told);
+                adaptive::learn(&self.shared, facts.agent, &facts.told, &facts.permit.lease);
                 facts.permit.settle();
             }
             SupervisorMessage::Tell(done) => {

@@ -208,7 +208,7 @@ fn nobody_waits_for_a_step_of_the_predecessor() {
     let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
     wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
     let began = Instant::now();
-    let mut second = successor(text(project.path()));
+    let second = successor(text(project.path()));
     let ready = ask(address, "GET", "/readyz", "");
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
     let listed = json_of(&ask(address, "GET", "/v1/runs", ""));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use watertight::{
+    model::name::Name,
     policy::{
         adaptive::{limit::Reason, settings::AdaptiveSettings},
         breaker::settings::Mode,
@@ -94,6 +95,54 @@ async fn a_static_cap_is_the_most_and_waiters_get_what_is_added() {
     }
     assert_eq!(said(&mut events), [(1, 2, Reason::FullUse), (2, 3, Reason::FullUse)]);
     assert_eq!(backend.peak.load(std::sync::atomic::Ordering::SeqCst), 3);
+}
+
+/// What the limit of a provider does while `callers` of one agent, feature and class call, and whoever else keeps something does not.
+async fn alone(guaranteed: Vec<(Name, u32)>, settings: CompartmentSettings, callers: u32) -> Vec<(u32, u32, Reason)> {
+    let backend = Scripted::always(Answer::Good.after(s(1)));
+    let runtime = builder()
+        .compartments(settings)
+        .provider(ProviderSettings { guaranteed, ..adaptive(4, None) })
+        .agent(agent("draft", "local"), backend.clone())
+        .agent(agent("review", "local"), backend.clone())
+        .start()
+        .await
+        .unwrap();
+    let mut events = runtime.limit_events();
+    for _ in 0..24 {
+        let calls: Vec<_> = (0..callers).map(|_| later(&runtime, "chat", "batch")).collect();
+        pass(ms(1_100)).await;
+        for call in calls {
+            let _ = call.await.unwrap();
+        }
+        settle().await;
+    }
+    said(&mut events)
+}
+
+/// What is kept for somebody who does not call is no reason to stay where the limit fell to.
+#[tokio::test(start_paused = true)]
+async fn a_limit_rises_where_others_keep_a_share_that_they_do_not_use() {
+    let none = || vec![(name("draft"), 0), (name("review"), 0)];
+    let feature = |of: &str, guaranteed: u32| FeatureSettings {
+        guaranteed: if guaranteed > 0 { vec![(name("local"), guaranteed)] } else { Vec::new() },
+        ..FeatureSettings::new(name(of))
+    };
+    let features =
+        |kept| CompartmentSettings { features: vec![feature("chat", 0), feature("bulk", kept)], ..Default::default() };
+    let mut reserved = features(0);
+    reserved.classes.kept[1] = KeptShare { share: 0.5, kept_from: KeptFrom::Lower };
+    let up = [4, 5, 6, 7].map(|from| (from, from + 1, Reason::FullUse));
+    for (what, guaranteed, settings) in [
+        ("nothing is kept", none(), features(0)),
+        ("agents, equal parts", Vec::new(), features(0)),
+        ("an agent", vec![(name("draft"), 0), (name("review"), 2)], features(0)),
+        ("a feature", none(), features(2)),
+        ("a class", none(), reserved),
+    ] {
+        assert_eq!(alone(guaranteed.clone(), settings.clone(), 12).await, up, "{what}");
+        assert_eq!(alone(guaranteed, settings, 1).await, [], "{what}: one at a time uses it nowhere");
+    }
 }
 
 type Ending = tokio::task::JoinHandle<Result<CallReply, CallError>>;

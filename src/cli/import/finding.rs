@@ -122,7 +122,10 @@ pub(super) fn shown(key: &str, node: &Node) -> Option<String> {
 /// Whether a text must not be copied or shown. The name of a place where a secret is kept is none.
 pub(super) fn is_secret(key: &str, text: &str) -> bool {
     let names_a_place = text.starts_with("os.environ/");
-    !names_a_place && (looks_secret(key) || holds_secret(text) || key == "database_url" || key == "connection_string")
+    // Keys are given in an address's parameters, whatever those are called.
+    let has_parameters = text.split_once("://").is_some_and(|(_, rest)| rest.contains(['?', '#']));
+    let is_of_a_database = matches!(key, "database_url" | "connection_string");
+    !names_a_place && (looks_secret(key) || holds_secret(text) || has_parameters || is_of_a_database)
 }
 
 #[cfg(test)]
@@ -138,6 +141,8 @@ mod tests {
             ("anything", "sk-123", "(hidden)"),
             ("database_url", "postgresql://host/db", "(hidden)"),
             ("api_base", "http://user:pw@host/v1", "(hidden)"),
+            ("api_base", "http://host/v1?api_key=abc", "(hidden)"),
+            ("api_base", "http://host/v1", "http://host/v1"),
             ("model", "openai/gpt", "openai/gpt"),
             ("note", "two\nlines", "two lines"),
         ] {

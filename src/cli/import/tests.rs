@@ -373,6 +373,41 @@ fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
     }
 }
 
+/// What is meant for a machine of one's own, and its key, must not go to a vendor because its address cannot be read.
+#[test]
+fn an_entry_whose_address_cannot_be_taken_goes_nowhere_else() {
+    for (model, address) in [
+        ("openai/llama", "\"https://llm.example/v1?tenant=do-not-show-me\""),
+        ("openai/llama", "\"https://team:do-not-show-me@llm.example/v1\""),
+        ("openai/llama", "llm.example/v1"),
+        ("openai/llama", "\"${PRIVATE_BASE}\""),
+        ("openai/llama", "\"\""),
+        ("openai/llama", "5"),
+        ("openai/llama", "[ https://llm.example/v1 ]"),
+        ("openai/llama", "\"https://llm.example/v1\", base_url: \"llm.example\""),
+        ("openai/llama", "\"llm.example\", base_url: \"https://llm.example/v1\""),
+        ("anthropic/claude", "claude.example"),
+        ("ollama/llama", "\"http://127.0.0.1:11434?api_key=do-not-show-me\""),
+        ("azure/mine", "mine.example"),
+    ] {
+        let text = format!(
+            "model_list:\n- model_name: open\n  litellm_params: {{ model: openai/gpt }}\n- model_name: private\n  litellm_params: {{ model: {model}, api_key: os.environ/PRIVATE_KEY, api_base: {address} }}\n",
+        );
+        let imported = proxy(&text);
+        says(&imported, 5, Outcome::NotTaken, "left out");
+        says(&imported, 5, Outcome::NotSupported, "goes nowhere else");
+        let tree = tree(&imported);
+        assert!(at(&tree, "agents.open").is_some() && at(&tree, "agents.private").is_none(), "{text}");
+        assert!(!imported.config.contains("PRIVATE_KEY"), "{}", imported.config);
+        let told = as_table(&imported.findings) + &as_json(&imported.findings).to_string();
+        assert!(!told.contains("do-not-show-me"), "{told}");
+    }
+    // None at all is the vendor's own.
+    let text = "model_list:\n- model_name: open\n  litellm_params: { model: openai/gpt, api_base: null }\n";
+    let base = at(&tree(&proxy(text)), "providers.openai.base_url");
+    assert_eq!(base.as_deref(), Some("\"https://api.openai.com/v1\""));
+}
+
 #[test]
 fn files_without_anything_to_import_say_so() {
     let spring = |text: &str| resilience4j::import("a.yml", text.as_bytes(), &Options::default()).unwrap_err();

@@ -20,6 +20,8 @@ use crate::{
 /// What every id of a file begins with.
 pub(in crate::journal) const FILE_ID_PREFIX: &str = "file-";
 const FILE_ID_BYTES: usize = FILE_ID_PREFIX.len() + 32;
+/// The field that makes an object of an input a file.
+const FILE_ID: &str = "file_id";
 /// Deeper values of an input are not looked into for files.
 const DEPTH_MAX: usize = 64;
 
@@ -98,16 +100,14 @@ pub(in crate::journal) fn find(
     Ok(is_seen.then_some(file))
 }
 
-/// Notes that a run names the files in its input. Only files of its own tenant: another's id is a text like any other.
+/// Notes that a run names the files in its input. Only files of its own tenant: another's id in a text is a text like any other.
 pub(in crate::journal) fn name_files(
     within: &Within<'_>,
     run: i64,
     tenant: i64,
     input: &Map<String, Value>,
 ) -> Result<(), Fault> {
-    let mut ids = BTreeSet::new();
-    input.values().for_each(|value| collect_ids(value, 0, &mut ids));
-    for id in ids {
+    for id in Named::of(input).all {
         let mut statement = within.connection.prepare_cached("SELECT file FROM file WHERE id = ?1 AND tenant = ?2")?;
         let Some(file) = statement.query_row((id, tenant), |row| row.get::<_, i64>(0)).optional()? else { continue };
         within.connection.prepare_cached("INSERT INTO run_file VALUES (?1, ?2)")?.execute([run, file])?;
@@ -116,17 +116,55 @@ pub(in crate::journal) fn name_files(
     Ok(())
 }
 
-fn collect_ids<'v>(value: &'v Value, depth: usize, ids: &mut BTreeSet<&'v str>) {
-    match value {
-        Value::String(text) if text.len() == FILE_ID_BYTES && text.starts_with(FILE_ID_PREFIX) => {
-            ids.insert(text);
-        }
-        Value::Array(items) if depth < DEPTH_MAX => items.iter().for_each(|item| collect_ids(item, depth + 1, ids)),
-        Value::Object(fields) if depth < DEPTH_MAX => {
-            fields.values().for_each(|field| collect_ids(field, depth + 1, ids));
-        }
-        _ => {}
+/// Ids of files that stand in an input.
+#[derive(Default)]
+struct Named<'v> {
+    /// Wherever they stand.
+    all: BTreeSet<&'v str>,
+    /// Those that make an object a file: they were there when the run was asked for, and its calls cannot be made without them.
+    as_files: BTreeSet<&'v str>,
+}
+
+impl<'v> Named<'v> {
+    fn of(input: &'v Map<String, Value>) -> Self {
+        let mut named = Self::default();
+        input.values().for_each(|value| named.collect(value, 0));
+        named
     }
+
+    fn collect(&mut self, value: &'v Value, depth: usize) {
+        match value {
+            Value::String(text) if is_id(text) => {
+                self.all.insert(text);
+            }
+            Value::Array(items) if depth < DEPTH_MAX => items.iter().for_each(|item| self.collect(item, depth + 1)),
+            Value::Object(fields) if depth < DEPTH_MAX => {
+                self.as_files.extend(fields.get(FILE_ID).and_then(Value::as_str).filter(|text| is_id(text)));
+                fields.values().for_each(|field| self.collect(field, depth + 1));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == FILE_ID_BYTES && text.starts_with(FILE_ID_PREFIX)
+}
+
+/// A file of the input that is not there any more, or never was this tenant's. Whoever asked for the run was told of a file that has
+/// been deleted since; the run could do nothing but fail. Asked in the transaction that writes the run down: from then on the file is kept.
+pub(in crate::journal) fn missing_file(
+    within: &Within<'_>,
+    tenant: i64,
+    input: &Map<String, Value>,
+) -> Result<Option<String>, Fault> {
+    let mut statement = within.connection.prepare_cached("SELECT 1 FROM file WHERE id = ?1 AND tenant = ?2")?;
+    for id in Named::of(input).as_files {
+        if !statement.exists((id, tenant))? {
+            return Ok(Some(id.to_owned()));
+        }
+    }
+    Ok(None)
 }
 
 /// A run lets go of its files; those that no other run names go with it.

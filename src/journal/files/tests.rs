@@ -14,9 +14,10 @@ use crate::{
         journal::SqliteJournal,
         query::TenantScope,
         settings::JournalSettings,
-        tests::support::{Place, T0, accept, append, finished, record, step},
+        tests::support::{Place, T0, accept, append, finished, promise, record, step},
     },
     model::run::RunStatus,
+    runtime::journal::{Acceptance, JournalError},
 };
 
 fn acme() -> TenantScope {
@@ -96,6 +97,38 @@ async fn what_is_not_whole_leaves_nothing() {
     assert_eq!(files_below(&journal.settings().files), 3);
 }
 
+/// A file may go between the question whether it is there and the run's acceptance: with its only run, by its owner, or by its age.
+#[tokio::test]
+async fn a_run_whose_file_is_gone_is_not_accepted_and_leaves_nothing() {
+    let place = Place::new();
+    let journal = place.open();
+    let store = FileStore::new(journal.clone(), FileSettings::default());
+    let file = send(&store, "acme", "a.txt", b"a").await.unwrap();
+    let foreign = send(&store, "other", "b.txt", b"b").await.unwrap();
+    let naming = |run_id: &str, photos: &serde_json::Value| {
+        let mut run = place.run(run_id);
+        run.idempotency = promise("key", run_id);
+        run.input.insert("photos".into(), photos.clone());
+        run
+    };
+    let (own, anothers) = (json!([{ "file_id": file.id, "bytes": 1 }]), json!([{ "of": { "file_id": foreign.id } }]));
+    let gone = |file_id: &str| Err(JournalError::NoFile { file_id: file_id.to_owned() });
+    assert_eq!(accept(&journal, naming("not-ours", &anothers)).await, gone(&foreign.id));
+    accept(&journal, naming("first", &own)).await.unwrap();
+    let record = record("first", RunStatus::Failed, vec![step("draft", json!(1))], T0);
+    assert!(append(&journal, "first", 0, vec![finished(record)]).await);
+    journal.delete_run(acme(), "first").await.unwrap();
+    // As a repair of it asks, that read it before: its only file went with it.
+    let (again, well) = (naming("again", &own), naming("well", &json!([file.id])));
+    let (again, well) = tokio::join!(accept(&journal, again), accept(&journal, well));
+    assert_eq!(again, gone(&file.id));
+    // Neither its promise nor a trace of it stands in the way, and whoever was written with it is.
+    assert_eq!(well, Ok(Acceptance::New));
+    assert!(journal.accepted("again").await.unwrap().is_none());
+    assert!(journal.accepted("well").await.unwrap().is_some());
+    assert_eq!(store.delete(TenantScope::All, &foreign.id).await, Ok(FileDeletion::Done));
+}
+
 #[tokio::test]
 async fn a_file_goes_with_the_last_run_that_names_it() {
     let place = Place::new();
@@ -105,7 +138,7 @@ async fn a_file_goes_with_the_last_run_that_names_it() {
     let foreign = send(&store, "other", "b.txt", b"b").await.unwrap();
     for run_id in ["r1", "r2"] {
         let mut run = place.run(run_id);
-        run.input.insert("photos".into(), json!([{ "file_id": file.id }, [file.id], { "file_id": foreign.id }]));
+        run.input.insert("photos".into(), json!([{ "file_id": file.id }, [file.id], foreign.id]));
         accept(&journal, run).await.unwrap();
         let record = record(run_id, RunStatus::Completed, vec![step("draft", json!(1))], T0);
         assert!(append(&journal, run_id, 0, vec![finished(record)]).await);

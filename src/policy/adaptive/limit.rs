@@ -1,4 +1,4 @@
-//! The limit itself: one more for each round trip in which it was really used, a share less at most once a round trip for timeouts, for a
+//! The limit itself: one more for each round trip in which it was really used, as far as it is there for whoever calls, a share less at most once a round trip for timeouts, for a
 //! server that says it is busy, and for answers that come late. A round trip is told by the calls: what began before the last cut says
 //! nothing about the limit since. It holds no slot, and what is refused or never sent is nothing to it.
 
@@ -18,14 +18,14 @@ const ROUND_TRIP_MIN: Duration = Duration::from_millis(100);
 const ROUND_TRIP_MAX: Duration = Duration::from_secs(60);
 /// How far one good answer moves the round trip's length.
 const ROUND_TRIP_WEIGHT: f64 = 0.1;
-/// The limit is really used where at most one in so many of its slots is free.
+/// The limit is really used where at most one in so many of the slots that callers can reach is free.
 const FREE_ONE_IN: u32 = 10;
 /// Answers of a round are judged from this many on.
 const JUDGED_MIN: u32 = 10;
 /// A round is late where this share of its answers is: a little more than are over the baseline itself when all is well, so that times
 /// which vary by themselves are none.
 const LATE_SHARE: f64 = 0.8;
-/// A round with at most one in so many slots taken shows how long calls take where we press nothing. So does one at the floor, where we
+/// A round with at most one in so many of the slots within reach taken shows how long calls take where we press nothing. So does one at the floor, where we
 /// cannot press less: else a model that became slower for good would keep it there.
 const LIGHT_ONE_IN: u32 = 2;
 /// Not a status of the standard, but what a large vendor sends when it is overloaded.
@@ -55,6 +55,9 @@ pub struct Attempt {
     pub at: Timestamp,
     /// Calls in flight at its end, itself included.
     pub in_flight: u32,
+    /// So many could be in flight with more callers like this one: the limit, less what is kept for others and not used by them. Else what
+    /// is kept of somebody who does not call would keep the limit where it is for good.
+    pub reach: u32,
     /// What its end says.
     pub said: Said,
 }
@@ -123,7 +126,7 @@ pub struct AdaptiveLimit {
     /// Mean time of a good answer, in seconds.
     round_trip: Option<f64>,
     last_cut: Option<Timestamp>,
-    /// Good answers while the limit was really used; as many as the limit are a round trip.
+    /// Good answers while the limit was really used; as many as could be in flight are a round trip.
     used: u32,
     /// The most calls in flight that were seen in this round trip and the one before it: of calls that end together the last ones find
     /// the place empty.
@@ -138,7 +141,7 @@ struct Round {
     since: Timestamp,
     judged: u32,
     late: u32,
-    in_flight_max: u32,
+    is_pressing: bool,
 }
 
 impl Round {
@@ -214,7 +217,8 @@ impl AdaptiveLimit {
         if !is_fresh {
             return None;
         }
-        self.round.in_flight_max = self.round.in_flight_max.max(attempt.in_flight);
+        let reach = attempt.reach.min(self.limit);
+        self.round.is_pressing |= attempt.in_flight > reach / LIGHT_ONE_IN;
         if let Some(times) = times {
             self.round.judged += 1;
             self.round.late += u32::from(times > self.settings.tolerance);
@@ -222,13 +226,13 @@ impl AdaptiveLimit {
         if let Some(change) = self.end_round(attempt.at) {
             return Some(change);
         }
-        let needed = self.limit - self.limit / FREE_ONE_IN;
+        let needed = reach - reach / FREE_ONE_IN;
         if self.peaks.iter().all(|peak| *peak < needed) {
             return None;
         }
         self.used = (self.used + 1).min(self.limit);
         // While the round looks late its end is waited for.
-        if self.used < self.limit || self.limit >= self.settings.max || self.round.is_late() {
+        if self.used < reach || self.limit >= self.settings.max || self.round.is_late() {
             return None;
         }
         self.used = 0;
@@ -242,7 +246,7 @@ impl AdaptiveLimit {
             return None;
         }
         self.round = Round { since: now, ..Round::default() };
-        let is_unpressed = round.in_flight_max <= self.limit / LIGHT_ONE_IN || self.limit == self.settings.min;
+        let is_unpressed = !round.is_pressing || self.limit == self.settings.min;
         self.baselines.end_round(if is_unpressed { Load::Light } else { Load::Pressing });
         if round.is_late() { self.press(Reason::Late, now) } else { None }
     }

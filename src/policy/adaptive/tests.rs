@@ -69,19 +69,20 @@ fn simulate(
             };
             flying.push(Flying { ends: now + took.as_secs_f64(), started: now, agent, timed });
         }
-        let in_flight = flying.len() as u32;
+        let (in_flight, reach) = (flying.len() as u32, limit.limit());
         let Some(done) = flying.pop() else { return changes };
         now = done.ends;
         if now > until {
             return changes;
         }
         let (started, said) = (at(done.started), Said::Good(done.timed));
-        changes.extend(limit.ended(&Attempt { agent: done.agent, started, at: at(now), in_flight, said }));
+        changes.extend(limit.ended(&Attempt { agent: done.agent, started, at: at(now), in_flight, reach, said }));
     }
 }
 
 fn told(limit: &mut AdaptiveLimit, started: f64, ended: f64, in_flight: u32, said: Said) -> Option<Change> {
-    limit.ended(&Attempt { agent: 0, started: at(started), at: at(ended), in_flight, said })
+    let reach = limit.limit();
+    limit.ended(&Attempt { agent: 0, started: at(started), at: at(ended), in_flight, reach, said })
 }
 
 struct Case {
@@ -278,6 +279,29 @@ fn a_server_that_slows_down_under_load_is_found_out() {
     }
 }
 
+/// Half of the slots are kept for somebody who does not call: a server that is slower for those who do is found out all the same.
+#[test]
+fn a_limit_of_which_half_is_kept_rises_and_is_no_blinder() {
+    let mut limit =
+        AdaptiveLimit::new(AdaptiveSettings { start: 8, ..AdaptiveSettings::default() }, None, Timestamp::ZERO);
+    let (mut flying, mut now, mut most) = (BinaryHeap::new(), 0.0, 0);
+    while now < 36_000.0 {
+        let reach = limit.limit().div_ceil(2);
+        while flying.len() < reach as usize {
+            let slowed = ((flying.len() + 1) as f64 / 20.0).max(1.0);
+            let timed = whole(2.0 * slowed);
+            flying.push(Flying { ends: now + 2.0 * slowed, started: now, agent: 0, timed });
+        }
+        let in_flight = flying.len() as u32;
+        let done = flying.pop().unwrap();
+        now = done.ends;
+        let (started, said) = (at(done.started), Said::Good(done.timed));
+        limit.ended(&Attempt { agent: 0, started, at: at(now), in_flight, reach, said });
+        most = most.max(in_flight);
+    }
+    assert!((15..=45).contains(&most), "{most} at once at the most");
+}
+
 #[test]
 fn a_model_that_became_slower_for_good_is_learnt_anew() {
     let mut limit = AdaptiveLimit::new(AdaptiveSettings::default(), None, Timestamp::ZERO);
@@ -390,7 +414,7 @@ proptest! {
             now += wait;
             let said = match what { 0 => Said::TimedOut, 1 => Said::Busy, 2 => Said::Nothing, _ => Said::Good(whole(took as f64 / 1_000.0)) };
             let started = Timestamp::from_millis(now - took);
-            let change = limit.ended(&Attempt { agent: 0, started, at: Timestamp::from_millis(now), in_flight, said });
+            let change = limit.ended(&Attempt { agent: 0, started, at: Timestamp::from_millis(now), in_flight, reach: u32::MAX, said });
             prop_assert!((bounds.min..=bounds.max).contains(&limit.limit()));
             prop_assert_eq!(change.map(|change| (change.from, change.to)), (before != limit.limit()).then_some((before, limit.limit())));
             if let Some(change) = change {

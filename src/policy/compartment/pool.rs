@@ -10,7 +10,7 @@ use super::{
 use crate::{
     model::clock::Timestamp,
     policy::{
-        bulkhead::{Bulkhead, Full, Guarantees, RETRY_AFTER_MAX},
+        bulkhead::{Bulkhead, Full, Guarantees, Member, RETRY_AFTER_MAX},
         chance::Chance,
     },
 };
@@ -114,6 +114,11 @@ impl<T> Pool<T> {
     /// Slots of a count that are taken now.
     pub fn in_flight(&self, count: CountId) -> u32 {
         self.count(count).map_or(0, Bulkhead::in_flight)
+    }
+
+    /// Slots of a count that `member` could take now if nobody else took any.
+    pub fn room_for(&self, count: CountId, member: Member) -> u32 {
+        self.count(count).map_or(0, |slots| slots.room_for(member))
     }
 
     /// Slots of a count in all.

@@ -5,13 +5,20 @@ use std::sync::Arc;
 use super::{Compartments, deliver};
 use crate::{
     policy::{
-        bulkhead::{ClassShare, Guarantees},
+        bulkhead::{ClassShare, Guarantees, Member},
         compartment::needs::CountId,
     },
     runtime::core::{Shared, lock},
 };
 
 impl Compartments {
+    /// Calls in flight in a count, and how many there could be with more callers like `member`: all but what is kept from it.
+    pub(crate) fn reach(&self, count: CountId, member: Member) -> (u32, u32) {
+        let state = lock(&self.state);
+        let in_flight = state.pool.in_flight(count);
+        (in_flight, in_flight.saturating_add(state.pool.room_for(count, member)))
+    }
+
     /// Another cap of a count and what is kept of it, while calls run. Those who wait get what it adds.
     pub(crate) fn resize(
         &self,

@@ -135,7 +135,7 @@ impl From<CallError> for Failure {
 
 impl From<JournalError> for Failure {
     fn from(error: JournalError) -> Self {
-        if error != JournalError::Closed {
+        if !matches!(error, JournalError::Closed | JournalError::NoFile { .. }) {
             tracing::error!(%error, "the journal");
         }
         error.to_envelope().into()

@@ -4,7 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     account::Account,
-    deployment::{Deployment, Key, Place, Text},
+    address::Text,
+    deployment::{Deployment, Key, Place},
     general::General,
     names::{Called, called, unique},
     targets::{provider_of, slots_of, target_list, targets_of},

@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use super::{
     account::{Account, join},
+    address::{Address, Text, VARIABLE, address},
     vendor::{Style, Vendor, vendor_of},
 };
 use crate::{
     cli::import::{
         finding::{Outcome, is_secret},
         scalar::{BareUnit, duration, number, text, whole},
-        yaml::{Entry, Node},
+        yaml::{Entry, Node, Value},
     },
     settings::{endpoint::check_base_url, secret::is_variable_name},
 };
 
-/// How LiteLLM names a variable of the environment.
-const VARIABLE: &str = "os.environ/";
 /// Stands where an address is only known in the environment.
 const UNKNOWN_ADDRESS: &str = "http://127.0.0.1:8080/v1";
 /// What people write where a server wants no key.
@@ -84,27 +83,11 @@ pub(super) enum Key {
     Literal,
 }
 
-/// A text, or the variable that holds it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Text {
-    Plain(String),
-    Variable(String),
-}
-
-impl Text {
-    fn of(text: &str) -> Self {
-        match text.strip_prefix(VARIABLE).filter(|name| is_variable_name(name)) {
-            Some(name) => Self::Variable(name.to_owned()),
-            None => Self::Plain(text.to_owned()),
-        }
-    }
-}
-
 /// What of an entry has to be known before its place is.
 #[derive(Default)]
 struct Raw {
     model: Option<(u64, String)>,
-    api_base: Option<String>,
+    api_base: Address,
     api_version: Option<String>,
     key: Option<Key>,
 }
@@ -175,8 +158,11 @@ fn parameter(path: &str, entry: &Entry, raw: &mut Raw, read: &mut Deployment, ac
         // These four are told once the place is known.
         "model" => raw.model = account.read(path, entry, text).map(|model| (entry.line, model)),
         "api_base" | "base_url" => {
-            raw.api_base = account.read(path, entry, text);
-            address(path, entry, raw.api_base.as_deref(), account);
+            let read = address(path, entry, account);
+            // Of two names for the same thing one that cannot be taken is enough.
+            if read != Address::Vendors && raw.api_base != Address::Refused {
+                raw.api_base = read;
+            }
         }
         "api_version" => {
             raw.api_version = account.read(path, entry, text);
@@ -273,21 +259,6 @@ fn taken<T>(
     Some(value)
 }
 
-fn address(path: &str, entry: &Entry, address: Option<&str>, account: &mut Account) {
-    match address.map(Text::of) {
-        None => {}
-        Some(Text::Variable(name)) => {
-            let said =
-                format!("an address is not read from {name} by itself: see the comment at its provider's base_url");
-            account.note(path, entry, Outcome::Changed, said);
-        }
-        Some(Text::Plain(text)) => match check_base_url(&text) {
-            Ok(()) => account.note(path, entry, Outcome::Taken, "providers.*.base_url"),
-            Err(rule) => account.note(path, entry, Outcome::NotTaken, format!("an address {rule}")),
-        },
-    }
-}
-
 /// Where the key is. Its text is looked at only to see whether it is one.
 fn key(path: &str, entry: &Entry, account: &mut Account) -> Option<Key> {
     let literal = account.read(path, entry, text)?;
@@ -311,11 +282,7 @@ fn key(path: &str, entry: &Entry, account: &mut Account) -> Option<Key> {
 /// Finds the vendor and with it all that the entry did not say.
 fn place(path: &str, raw: Raw, mut read: Deployment, account: &mut Account) -> Option<Deployment> {
     let (line, model) = raw.model.clone().unwrap_or((read.line, String::new()));
-    let entry = Entry {
-        key: "model".to_owned(),
-        line,
-        node: Node { value: crate::cli::import::yaml::Value::Text(model.clone()), line },
-    };
+    let entry = Entry { key: "model".to_owned(), line, node: Node { value: Value::Text(model.clone()), line } };
     let parameters = join(path, "litellm_params");
     let mut refuse = |said: String| {
         account.note(&parameters, &entry, Outcome::NotSupported, said);
@@ -334,6 +301,11 @@ fn place(path: &str, raw: Raw, mut read: Deployment, account: &mut Account) -> O
             return refuse(format!("`{prefix}` is not spoken here: only OpenAI-compatible servers are"));
         }
     };
+    if raw.api_base == Address::Refused {
+        return refuse(
+            "its api_base is not taken, and what is meant for it goes nowhere else: it was left out".to_owned(),
+        );
+    }
     name.clone_into(&mut read.model);
     let Some(place) = place_of(vendor, &read.model, raw) else {
         return refuse(format!("`{}` has no address of its own: give api_base", vendor.prefix));
@@ -349,10 +321,11 @@ fn place(path: &str, raw: Raw, mut read: Deployment, account: &mut Account) -> O
 }
 
 fn place_of(vendor: &'static Vendor, model: &str, raw: Raw) -> Option<Place> {
-    let (given, variable) = match raw.api_base.as_deref().map(Text::of) {
-        Some(Text::Plain(text)) => (Some(text).filter(|text| check_base_url(text).is_ok()), None),
-        Some(Text::Variable(name)) => (Some(UNKNOWN_ADDRESS.to_owned()), Some(name)),
-        None => (None, None),
+    let (given, variable) = match raw.api_base {
+        Address::Given(Text::Plain(text)) => (Some(text), None),
+        Address::Given(Text::Variable(name)) => (Some(UNKNOWN_ADDRESS.to_owned()), Some(name)),
+        Address::Vendors => (None, None),
+        Address::Refused => return None,
     };
     let is_given = given.is_some();
     let base = given.or_else(|| vendor.base_url.map(str::to_owned))?;

@@ -1,6 +1,7 @@
 //! LiteLLM's proxy configuration, made into providers and agents.
 
 mod account;
+mod address;
 mod agents;
 mod deployment;
 mod general;
