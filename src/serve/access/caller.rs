@@ -176,6 +176,7 @@ impl Caller {
             timeout: None,
             asked: None,
             ladder: self.ladder,
+            waited: Duration::ZERO,
         }
     }
 }
