@@ -19,8 +19,8 @@ use crate::{
     journal::query::TenantScope,
     model::{envelope::Envelope, hex::hex},
     runtime::{
-        accept::{Accepted, NewRun},
-        journal::Idempotency,
+        accept::{Accepted, NewRun, key_was_used},
+        journal::{Acceptance, Idempotency},
     },
     serve::{
         access::caller::{Caller, Named},
@@ -121,10 +121,17 @@ async fn accept(
     state: &AppState,
     running: &Running,
     caller: Caller,
-    body: RunBody,
+    mut body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<Accepted, Failure> {
-    let mut new = new_run(state, caller, body, idempotency)?;
+    let RunBody { tenant, feature, priority, user, .. } = &mut body;
+    let named = Named { tenant: tenant.take(), feature: feature.take(), priority: priority.take(), user: user.take() };
+    let caller = caller.naming(named)?;
+    // Before anything that may refuse it: whoever lost the answer learns in any case that the run goes on.
+    if let Some(accepted) = earlier(running, caller.tenant.as_deref(), idempotency.as_ref()).await? {
+        return Ok(accepted);
+    }
+    let mut new = new_run(state, &caller, body, idempotency)?;
     // The files are those of the run's tenant, whoever starts it: its agents are given no others.
     let scope = TenantScope::One(new.owner.tenant.clone());
     input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
@@ -132,6 +139,20 @@ async fn accept(
     let place = state.caps.run(new.owner.tenant.as_deref(), bytes)?;
     let runtime = Arc::clone(&running.runtime);
     taken_on(state, (place, bytes), async move { runtime.accept_run(new).await }).await
+}
+
+/// The run of an earlier request under the same key, if there was one, however full the service is.
+pub(super) async fn earlier(
+    running: &Running,
+    tenant: Option<&str>,
+    promise: Option<&Idempotency>,
+) -> Result<Option<Accepted>, Failure> {
+    let Some(promise) = promise else { return Ok(None) };
+    match running.journal.earlier(tenant.map(str::to_owned), promise.clone()).await? {
+        Some(Acceptance::Replayed { run_id }) => Ok(Some(running.runtime.accepted_before(run_id))),
+        Some(Acceptance::Conflict { .. }) => Err(key_was_used().into()),
+        Some(Acceptance::New) | None => Ok(None),
+    }
 }
 
 /// Waits until a run is accepted. It holds its place until it is over, whoever watches it, and whether or not whoever asked for it is still
@@ -188,12 +209,11 @@ fn hash_of(form: &Form) -> String {
 
 fn new_run(
     state: &AppState,
-    caller: Caller,
+    caller: &Caller,
     body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<NewRun, Failure> {
-    let RunBody { workflow, mut input, deadline_ms, priority, feature, tenant, user } = body;
-    let caller = caller.naming(Named { tenant, feature, priority, user })?;
+    let RunBody { workflow, mut input, deadline_ms, .. } = body;
     let workflow = workflow_of(state, workflow.as_deref())?;
     input::check(&workflow, &input, state.limits)?;
     state.places.bind(&workflow, &mut input);

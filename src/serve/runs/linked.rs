@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    accept::{answer, taken_on},
+    accept::{answer, earlier, taken_on},
     find::Found,
     input,
 };
@@ -25,6 +25,7 @@ use crate::{
         run::{RunRecord, RunStatus},
     },
     runtime::{
+        accept::Accepted,
         engine::Runtime,
         journal::{Idempotency, RunAccepted, RunOwner},
     },
@@ -65,7 +66,11 @@ pub(crate) async fn repair(
     let running = state.running().await?;
     let idempotency =
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    let Over { old, record, owner, place, bytes } = over(&state, &running, &caller, &id).await?;
+    let asked = (&caller, id.as_str(), idempotency.as_ref());
+    let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
+        Begun::Before(accepted) => return answer(&running, accepted).await,
+        Begun::Now(over) => over,
+    };
     let (runtime, kept) = (Arc::clone(&running.runtime), (Arc::clone(&old), Arc::clone(&record)));
     let accepting = async move { runtime.repair(&old, &record, owner, idempotency).await };
     let accepted = taken_on(&state, (place, bytes), accepting).await;
@@ -102,7 +107,11 @@ pub(crate) async fn rerun(
     drop(whole);
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
-    let Over { old, record, owner, place, bytes } = over(&state, &running, &caller, &id).await?;
+    let asked = (&caller, id.as_str(), idempotency.as_ref());
+    let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
+        Begun::Before(accepted) => return answer(&running, accepted).await,
+        Begun::Now(over) => over,
+    };
     let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
     let (runtime, from) = (Arc::clone(&running.runtime), body.from);
     let kept = (Arc::clone(&old), Arc::clone(&record));
@@ -160,8 +169,21 @@ struct Over {
     bytes: usize,
 }
 
-async fn over(state: &AppState, running: &Running, caller: &Caller, id: &str) -> Result<Over, Failure> {
+/// Whether it was asked for before.
+enum Begun {
+    Before(Accepted),
+    Now(Over),
+}
+
+async fn over(
+    state: &AppState,
+    running: &Running,
+    (caller, id, promise): (&Caller, &str, Option<&Idempotency>),
+) -> Result<Begun, Failure> {
     let found = Found::of(running, caller, id).await?;
+    if let Some(accepted) = earlier(running, found.head.owner.tenant.as_deref(), promise).await? {
+        return Ok(Begun::Before(accepted));
+    }
     let record = found.record(running).await?;
     if !record.status.is_terminal() {
         return Err(not_over(id, record.status));
@@ -178,7 +200,7 @@ async fn over(state: &AppState, running: &Running, caller: &Caller, id: &str) ->
     let place = state.caps.run(old.owner.tenant.as_deref(), of_input)?;
     let outputs = record.steps.iter().filter_map(|step| step.output.as_ref());
     let bytes = of_input + outputs.map(input::bytes_of_value).sum::<usize>();
-    Ok(Over { old: Arc::new(old), record, owner, place, bytes })
+    Ok(Begun::Now(Over { old: Arc::new(old), record, owner, place, bytes }))
 }
 
 /// Freeing very many values takes its time too.
