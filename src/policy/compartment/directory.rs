@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    line::LineId,
+    line::{Bounds, LineId, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::Pool,
     settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
@@ -20,6 +20,8 @@ use crate::{
 
 /// The name under which tenants that are not known are counted together.
 pub(super) const SHARED_TENANT: &str = "other";
+/// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
+const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -57,7 +59,7 @@ pub struct Place {
     /// How long its calls may wait in line.
     pub max_wait: Duration,
     /// In which line, and how many may stand there.
-    pub line: (LineId, u32),
+    pub line: Bounds,
     /// Of which version of the directory this is: with another one, the counts may be somebody else's.
     version: u64,
 }
@@ -70,12 +72,22 @@ pub(super) struct Feature {
 
 #[derive(Debug)]
 pub(super) struct Tenant {
+    /// Tells it from every other one that was ever counted.
+    pub(super) number: u64,
     pub(super) tier: usize,
     /// Whether newcomers of this name are counted here: not once a reload has taken the tenant away.
     pub(super) is_known: bool,
     pub(super) count: Option<CountId>,
     /// Features' places and counts.
     pub(super) cells: Vec<(u16, CountId)>,
+}
+
+/// What a call needs for its tenant's sake.
+struct OfTenant {
+    number: u64,
+    count: Option<CountId>,
+    cell: Option<CountId>,
+    max_wait: Duration,
 }
 
 /// The features and tenants of one runtime.
@@ -91,6 +103,8 @@ pub struct Directory {
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
     pub(super) tenants_max: usize,
+    /// How many tenants were ever counted.
+    issued: u64,
     /// Another one whenever counts were taken away or other settings came.
     pub(super) version: u64,
 }
@@ -150,13 +164,15 @@ impl Directory {
         let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
         let mut needs = Needs::of(own.map(seat));
+        let mut line = Bounds { when_full: WhenFull::DisplaceLower, ..Bounds::of(LineId(line), line_max) };
         if !self.tiers.is_empty() {
-            let (tenant, cell, tier_wait) = self.tenant(pool, tenant, feature)?;
-            tenant.into_iter().chain(cell).for_each(|count| needs.push(seat(count)));
-            waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
+            let tenant = self.tenant(pool, tenant, feature)?;
+            tenant.count.into_iter().chain(tenant.cell).for_each(|count| needs.push(seat(count)));
+            waits = Some(waits.map_or(tenant.max_wait, |wait| wait.min(tenant.max_wait)));
+            line.of_tenant = Some((tenant.number, line_max.div_ceil(TENANTS_IN_FULL_LINE_MIN)));
         }
         let max_wait = waits.unwrap_or(Duration::ZERO);
-        Ok(Place { feature: member.feature, needs, max_wait, line: (LineId(line), line_max), version: self.version })
+        Ok(Place { feature: member.feature, needs, max_wait, line, version: self.version })
     }
 
     /// Whether a place that was found before is still what would be found now.
@@ -182,7 +198,7 @@ impl Directory {
         pool: &mut Pool<T>,
         name: Option<&str>,
         feature: Option<u16>,
-    ) -> Result<(Option<CountId>, Option<CountId>, Duration), Stranger> {
+    ) -> Result<OfTenant, Stranger> {
         let ratio = feature.and_then(|place| self.features.get(usize::from(place))?.settings.ratio);
         if let Some(counted) = name.and_then(|name| self.counted(name, feature.zip(ratio))) {
             return Ok(counted);
@@ -207,7 +223,8 @@ impl Directory {
             let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
             let key: Arc<str> = name.into();
             self.turns.push_back(Arc::clone(&key));
-            self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new() });
+            self.issued += 1;
+            self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new(), number: self.issued });
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
         let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
@@ -222,18 +239,18 @@ impl Directory {
             }
             _ => None,
         };
-        Ok((tenant.count, cell, max_wait))
+        Ok(OfTenant { number: tenant.number, count: tenant.count, cell, max_wait })
     }
 
     /// The same for a tenant that has all of its counts, which most callers have: those are few beside all that are known by name.
-    fn counted(&self, name: &str, cell: Option<(u16, f64)>) -> Option<(Option<CountId>, Option<CountId>, Duration)> {
+    fn counted(&self, name: &str, cell: Option<(u16, f64)>) -> Option<OfTenant> {
         let tenant = self.tenants.get(name).filter(|tenant| tenant.is_known)?;
         let settings = self.tiers.get(tenant.tier)?;
         let cell = match cell.filter(|(_, ratio)| settings.cell_slots(*ratio).is_some()) {
             Some((feature, _)) => Some(tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell)?),
             None => None,
         };
-        Some((tenant.count, cell, settings.max_wait))
+        Some(OfTenant { number: tenant.number, count: tenant.count, cell, max_wait: settings.max_wait })
     }
 
     /// The tier of a tenant that is counted, by name.

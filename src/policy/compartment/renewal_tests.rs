@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     directory::{Directory, Stranger},
-    line::{LineId, Order},
+    line::{Bounds, LineId, Order},
     needs::Needs,
     pool::{Joined, Pool},
     settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature, UnknownTenant},
@@ -175,7 +175,10 @@ fn a_larger_cap_lets_waiters_in_and_a_hopeless_one_goes() {
     world.fill("chat", "acme");
     for who in 0..3 {
         let order = Order { class: 0, since: NOW, number: u64::from(who) };
-        assert!(matches!(world.pool.join(order, (LineId(3), 9), vec![needs], who, NOW), Ok(Joined::Waits(_))));
+        assert!(matches!(
+            world.pool.join(order, &Bounds::of(LineId(3), 9), vec![needs], who, NOW),
+            Ok(Joined::Waits(_))
+        ));
     }
     assert_eq!(world.renew(&settings(chat(3), vec![])), [0, 1]);
     let count = needs.iter().next().unwrap().count;
