@@ -18,7 +18,10 @@ use crate::{
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
         bulkhead::{Full, RETRY_AFTER_MAX},
-        compartment::directory::{Place, Stranger},
+        compartment::{
+            directory::{Place, Stranger},
+            line::LineFull,
+        },
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         run_caps::CapReached,

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The name under which tenants that are not known are counted together.
-pub(super) const SHARED_TENANT: &str = "other";
+pub const SHARED_TENANT: &str = "other";
 /// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
 const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
@@ -28,6 +28,9 @@ const LINE_OF_NO_FEATURE: u32 = 1;
 const LINE_OF_FIRST_FEATURE: u32 = 2;
 /// The line of steps of runs.
 pub const LINE_OF_STEPS: LineId = LineId(0);
+
+/// Tenants that are looked at when one is to make room: this many at a time, so that a crowd of new names costs each of them little.
+const LOOKED_AT: usize = 64;
 
 /// A feature or tenant that may not call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +106,8 @@ pub struct Directory {
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
     pub(super) tenants_max: usize,
+    /// How many of those that are counted no configuration names: only they are bounded here.
+    pub(super) strangers: usize,
     /// How many tenants were ever counted.
     issued: u64,
     /// Another one whenever counts were taken away or other settings came.
@@ -212,22 +217,24 @@ impl Directory {
             (_, None, None) => return Err(Stranger::NoTenant),
         };
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
-        let max_wait = settings.max_wait;
+        let (slots, max_wait) = (settings.slots, settings.max_wait);
+        let cell_slots = ratio.and_then(|ratio| settings.cell_slots(ratio));
         if !self.tenants.contains_key(name) {
-            if self.tenants.len() >= self.tenants_max {
-                if !forget_idle(&mut self.tenants, &mut self.turns, pool) {
+            // Tenants that are known are as many as the configuration names, and need no room that strangers could take from them.
+            if known.is_none() {
+                if self.strangers >= self.tenants_max && !self.forget_idle(pool) {
                     return Err(Stranger::TooManyTenants);
                 }
-                self.version += 1;
+                self.strangers += 1;
             }
-            let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
+            let count = slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
             let key: Arc<str> = name.into();
             self.turns.push_back(Arc::clone(&key));
             self.issued += 1;
             self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new(), number: self.issued });
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
-        let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
+        let cell = match (feature, cell_slots) {
             (Some(feature), Some(slots)) => {
                 let known = tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell);
                 Some(known.unwrap_or_else(|| {
@@ -257,26 +264,26 @@ impl Directory {
     pub fn tier_of(&self, tenant: &str) -> Option<&TierSettings> {
         self.tenants.get(tenant).and_then(|tenant| self.tiers.get(tenant.tier))
     }
-}
 
-/// Tenants that are looked at when one is to make room: this many at a time, so that a crowd of new names costs each of them little.
-const LOOKED_AT: usize = 64;
-
-/// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if there was none.
-fn forget_idle<T>(tenants: &mut TextMap<Tenant>, turns: &mut VecDeque<Arc<str>>, pool: &mut Pool<T>) -> bool {
-    let before = tenants.len();
-    for _ in 0..LOOKED_AT.min(turns.len()) {
-        let Some(name) = turns.pop_front() else { break };
-        let Some(tenant) = tenants.get(&name) else { continue };
-        let counts: Vec<CountId> = tenant.count.into_iter().chain(tenant.cells.iter().map(|(_, cell)| *cell)).collect();
-        if counts.iter().any(|count| !pool.is_idle(*count)) {
-            turns.push_back(name);
-            continue;
+    /// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if no stranger was among them.
+    fn forget_idle<T>(&mut self, pool: &mut Pool<T>) -> bool {
+        let (counted, strangers) = (self.tenants.len(), self.strangers);
+        for _ in 0..LOOKED_AT.min(self.turns.len()) {
+            let Some(name) = self.turns.pop_front() else { break };
+            let Some(tenant) = self.tenants.get(&name) else { continue };
+            let cells = tenant.cells.iter().map(|(_, cell)| *cell);
+            let counts: Vec<CountId> = tenant.count.into_iter().chain(cells).collect();
+            if counts.iter().any(|count| !pool.is_idle(*count)) {
+                self.turns.push_back(name);
+                continue;
+            }
+            for count in counts {
+                pool.remove(count);
+            }
+            self.tenants.remove(&name);
+            self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
         }
-        for count in counts {
-            pool.remove(count);
-        }
-        tenants.remove(&name);
+        self.version += u64::from(self.tenants.len() < counted);
+        self.strangers < strangers
     }
-    tenants.len() < before
 }

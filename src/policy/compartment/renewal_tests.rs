@@ -151,7 +151,7 @@ fn tenants_get_what_their_tier_has_now() {
 #[test]
 fn a_place_is_current_until_counts_go_or_settings_come() {
     let settings = CompartmentSettings {
-        tenants_max: 2,
+        tenants_max: 1,
         ..settings(vec![feature("chat", Some(2), None)], vec![tier("pro", Some(1))])
     };
     let mut world = World::of(&settings);
@@ -233,4 +233,24 @@ proptest! {
         }
         prop_assert!(counts.iter().all(|count| world.pool.in_flight(*count) == 0));
     }
+}
+
+/// Strangers are bounded among themselves: however many are busy, a tenant that the configuration names has its slots.
+#[test]
+fn strangers_take_no_room_from_a_tenant_that_is_known() {
+    let settings = CompartmentSettings {
+        tenants_max: 2,
+        ..settings(vec![feature("chat", Some(9), None)], vec![tier("pro", Some(1))])
+    };
+    let mut world = World::of(&settings);
+    for stranger in ["brick", "clay"] {
+        world.fill("chat", stranger);
+    }
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants));
+    assert!(world.needs("chat", "acme").is_ok());
+    world.fill("chat", "acme");
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants), "and it makes no room for them");
+    let unnamed = CompartmentSettings { tenants: Vec::new(), tenants_max: 3, ..settings };
+    world.renew(&unnamed);
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants), "it is a stranger itself from now on");
 }

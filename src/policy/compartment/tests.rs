@@ -135,7 +135,7 @@ fn lines_are_bounded_and_leavers_cost_nothing() {
     assert_eq!(pool.join(order(2, 9), &LINE, vec![one], 9, now).unwrap_err().length_max, 8);
     let other = Bounds::of(LineId(1), 1);
     let apart = waits(pool.join(order(2, 10), &other, vec![one], 10, now).unwrap());
-    assert_eq!((pool.waiting_in(LINE.line), pool.waiting_in(other.0)), (8, 1));
+    assert_eq!((pool.waiting_in(LINE.line), pool.waiting_in(other.line)), (8, 1));
     for ticket in tickets.into_iter().chain([apart]) {
         assert!(pool.leave(ticket).is_some() && pool.leave(ticket).is_none());
     }
