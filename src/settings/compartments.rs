@@ -219,7 +219,7 @@ pub(super) fn check_tenants(
             let (key, value) = (key_path("tenants", tenant.name.as_str()), None);
             let rule =
                 "tenants that are not known are counted under this name (compartments.unknown_tenant)".to_owned();
-            problems.push(Problem { origin: origin(&key), key, value, rule });
+            problems.push(Problem { origin: origin(&key_path(&key, "tier")), key, value, rule });
         }
         if !settings.tiers.iter().any(|tier| tier.name == tenant.tier) {
             let key = key_path(&key_path("tenants", tenant.name.as_str()), "tier");
@@ -305,7 +305,7 @@ tenants_max = 500
             ),
             (
                 "[compartments]\nunknown_tenant = 'shared'\ntier = 'free'\n[tiers.free]\n[tenants.other]\ntier = 'free'",
-                "w.toml:5: tenants.other: tenants that are not known are counted under this name (compartments.unknown_tenant)",
+                "w.toml:6: tenants.other: tenants that are not known are counted under this name (compartments.unknown_tenant)",
             ),
             ("[tenants.acme]\ntier = 'gold'", "w.toml:2: tenants.acme.tier = \"gold\": must be one of [tiers]"),
             ("[tenants.acme]", "w.toml:1: tenants.acme.tier: must be set: one of [tiers]"),
