@@ -209,7 +209,7 @@ fn is_a_route_of_the_service(request: &str, line: &str) {
     let address = words.find(|word| word.starts_with("http")).unwrap_or_else(|| panic!("{line}"));
     let path = address.strip_prefix("http://127.0.0.1:7800").unwrap_or_else(|| panic!("another address: {line}"));
     let path = path.split('?').next().unwrap_or_default().replace("RUN_ID", "{id}");
-    let sources = ["runs/accept", "runs/events", "runs/find", "agents/list"];
+    let sources = ["runs/accept", "runs/events", "runs/find", "runs/linked", "agents/list"];
     let is_there = sources
         .iter()
         .map(|source| read(&format!("src/serve/{source}.rs")))

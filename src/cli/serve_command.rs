@@ -258,7 +258,7 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let wait = settings.serve.handover_wait;
     if let Some(farewell) = farewell {
         say("watertight: a predecessor hands over");
-        if !farewell.released(wait).await {
+        if !farewell.released(wait, state.door.wanted()).await {
             say("watertight: the predecessor still holds the journal");
         }
     }

@@ -12,8 +12,9 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// So long before grace is over those who still wait are told that there is no answer; a quarter of a shorter grace.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// A successor waits for the journal no longer than this for steps that are under way: it makes them again, with the same idempotency
-/// key. Nobody who asks it is to stand still for somebody else's step.
+/// Once somebody waits for the journal at a successor's, steps under way have no longer than this: it makes them again, with the same
+/// idempotency key, and nobody who asks it is to stand still for somebody else's step. Those with `effects = "once"` have all of grace:
+/// nobody may make them again.
 const STEPS_FOR_SUCCESSOR: Duration = Duration::from_secs(1);
 
 /// For whom.
@@ -48,9 +49,10 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
         if let Some(running) = state.door.now() {
             let patience = match &leaving {
                 Leaving::ForGood => last_words,
-                Leaving::To(_) => last_words.min(STEPS_FOR_SUCCESSOR),
+                // Whoever waits at the successor's waits no longer than that.
+                Leaving::To(_) => last_words.min(state.settings.handover_wait / 2),
             };
-            running.runtime.leave_runs(patience).await;
+            running.runtime.leave_runs(patience, wanted(&leaving)).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {
@@ -63,6 +65,13 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
         _ = ended => {}
         () = say_last_words(state, last_words) => {}
     }
+}
+
+/// Waits until steps that can be made again are to be left to a successor.
+async fn wanted(leaving: &Leaving) {
+    let Leaving::To(Some(handover)) = leaving else { return std::future::pending().await };
+    handover.wanted().await;
+    tokio::time::sleep(STEPS_FOR_SUCCESSOR).await;
 }
 
 /// Lets nobody go without an answer who waits for one when grace ends. Never returns.

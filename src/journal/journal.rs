@@ -17,13 +17,13 @@ use super::{
     health::{JournalHealth, Vitals},
     ledger::{Ledger, UsageLog},
     lock::{OwnerLock, SignOfLife, true_path},
-    number::run_key,
+    number::{find_name, run_key},
     pack::pack,
     query::{self, RunFilter, RunHead, RunPage, TenantScope},
     readers::Readers,
     remove::{self, Deletion},
     restore,
-    runs::{Accept, Append},
+    runs::{Accept, Append, earlier},
     schema::open_writer,
     settings::JournalSettings,
     shut_callers,
@@ -35,8 +35,8 @@ use crate::{
     model::{event::Event, run::RunRecord},
     runtime::{
         journal::{
-            Acceptance, Batch, DeadLetter, Journal, JournalError, RunAccepted, ShutCaller, StoredRun, WhenAccepted,
-            WhenDurable,
+            Acceptance, Batch, DeadLetter, Idempotency, Journal, JournalError, RunAccepted, ShutCaller, StoredRun,
+            WhenAccepted, WhenDurable,
         },
         ports::BoxFuture,
     },
@@ -128,6 +128,20 @@ impl SqliteJournal {
     pub async fn head(&self, scope: TenantScope, run_id: &str) -> Result<Option<RunHead>, JournalError> {
         let run_id = run_id.to_owned();
         self.ask(move |connection| query::head(connection, &scope, &run_id)).await
+    }
+
+    /// What an earlier request of this tenant under the same key makes of another one; `None` if there was none. Nothing is written.
+    pub async fn earlier(
+        &self,
+        tenant: Option<String>,
+        promise: Idempotency,
+    ) -> Result<Option<Acceptance>, JournalError> {
+        let now_ms = (self.settings.now_ms)();
+        let act = move |connection: &rusqlite::Connection| match find_name(connection, tenant.as_deref())? {
+            Some(tenant) => earlier(connection, tenant, &promise, now_ms),
+            None => Ok(None),
+        };
+        self.ask(act).await
     }
 
     /// A run as it was accepted, with its inputs and its version of the workflow: what a repair or a rerun begins with.

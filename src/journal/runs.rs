@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rusqlite::{OptionalExtension as _, types::Value as Sql};
+use rusqlite::{Connection, OptionalExtension as _, types::Value as Sql};
 
 use super::{
     dead_letters::end_waiting,
@@ -16,7 +16,9 @@ use super::{
 };
 use crate::{
     model::run::RunStatus,
-    runtime::journal::{Acceptance, FIRST_GENERATION, JournalError, RunAccepted, WhenAccepted, WhenDurable},
+    runtime::journal::{
+        Acceptance, FIRST_GENERATION, Idempotency, JournalError, RunAccepted, WhenAccepted, WhenDurable,
+    },
     workflow::stored::to_text,
 };
 
@@ -50,11 +52,35 @@ impl Work for Accept {
     }
 }
 
+/// What an earlier request of this tenant under the same key makes of another one.
+pub(super) fn earlier(
+    connection: &Connection,
+    tenant: i64,
+    promise: &Idempotency,
+    now_ms: u64,
+) -> Result<Option<Acceptance>, Fault> {
+    let mut statement = connection.prepare_cached(
+        "SELECT request_hash, run_id FROM idempotency WHERE tenant = ?1 AND key = ?2 AND expires_ms > ?3",
+    )?;
+    let found: Option<(String, Sql)> =
+        statement.query_row((tenant, &promise.key, to_sql(now_ms)), |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    Ok(found.map(|(request_hash, key)| {
+        let run_id = run_id_of(key);
+        if request_hash == promise.request_hash {
+            Acceptance::Replayed { run_id }
+        } else {
+            Acceptance::Conflict { run_id }
+        }
+    }))
+}
+
 impl Accept {
     fn accept(&self, within: &mut Within<'_>) -> Result<Result<Acceptance, JournalError>, Fault> {
         let run = &*self.run;
         let tenant = within.names.number(within.connection, run.owner.tenant.as_deref())?;
-        if let Some(earlier) = self.earlier(within, tenant)? {
+        if let Some(promise) = &run.idempotency
+            && let Some(earlier) = earlier(within.connection, tenant, promise, within.now_ms)?
+        {
             return Ok(Ok(earlier));
         }
         if within.is_nearly_full {
@@ -100,25 +126,6 @@ impl Accept {
                 .execute((tenant, &promise.key, &promise.request_hash, &key, to_sql(expires_ms)))?;
         }
         Ok(Ok(Acceptance::New))
-    }
-
-    /// What an earlier request under the same key makes of this one.
-    fn earlier(&self, within: &Within<'_>, tenant: i64) -> Result<Option<Acceptance>, Fault> {
-        let Some(promise) = &self.run.idempotency else { return Ok(None) };
-        let mut statement = within.connection.prepare_cached(
-            "SELECT request_hash, run_id FROM idempotency WHERE tenant = ?1 AND key = ?2 AND expires_ms > ?3",
-        )?;
-        let found: Option<(String, Sql)> = statement
-            .query_row((tenant, &promise.key, to_sql(within.now_ms)), |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        Ok(found.map(|(request_hash, key)| {
-            let run_id = run_id_of(key);
-            if request_hash == promise.request_hash {
-                Acceptance::Replayed { run_id }
-            } else {
-                Acceptance::Conflict { run_id }
-            }
-        }))
     }
 
     /// The number of the run's workflow; each version is stored once.

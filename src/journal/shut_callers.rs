@@ -52,9 +52,10 @@ pub(super) fn all(connection: &Connection) -> Result<Vec<ShutCaller>, Fault> {
     while let Some(row) = rows.next()? {
         let (name, packed): (String, Vec<u8>) = (row.get(0)?, row.get(2)?);
         let seconds = unpack(&packed).and_then(|seconds| Ok(serde_json::from_slice(&seconds)?));
-        match seconds {
-            Ok(seconds) => callers.push(ShutCaller { name, since_ms: from_sql(row.get(1)?), seconds }),
-            Err(_) => tracing::error!(caller = name, "what is kept of a caller's shut guard cannot be read"),
+        if let Ok(seconds) = seconds {
+            callers.push(ShutCaller { name, since_ms: from_sql(row.get(1)?), seconds });
+        } else {
+            tracing::error!(caller = name, "what is kept of a caller's shut guard cannot be read");
         }
     }
     Ok(callers)

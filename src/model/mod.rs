@@ -16,3 +16,4 @@ pub mod nearest;
 pub mod raw_object;
 pub mod reply;
 pub mod run;
+pub mod weight;

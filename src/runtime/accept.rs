@@ -86,6 +86,12 @@ impl Runtime {
         self.accept(new, Beginning { origin: None, seeds: Vec::new() }).await
     }
 
+    /// The answer to a request that was accepted before, as this run.
+    #[must_use]
+    pub fn accepted_before(&self, run_id: String) -> Accepted {
+        Accepted { handle: self.run(&run_id), run_id, replayed: true }
+    }
+
     /// Starts a run that does again what was degraded or did not succeed in one that is over, and takes the rest over. `CONFLICT` if that
     /// run is live or nothing of it needs a repair. `asked` is whoever repairs it; the deadline counts anew.
     pub async fn repair(
@@ -216,13 +222,8 @@ impl Runtime {
                 let handle = Some(RunHandle { shared: Arc::clone(&self.shared), cell });
                 Ok(Accepted { run_id, handle, replayed: false })
             }
-            Ok(Acceptance::Replayed { run_id }) => Ok(Accepted { handle: self.run(&run_id), run_id, replayed: true }),
-            Ok(Acceptance::Conflict { .. }) => {
-                let message = "this idempotency key was used for another request";
-                let mut envelope = Envelope::new(ErrorCode::InvalidRequest, message);
-                envelope.http_status = 422;
-                Err(Box::new(envelope))
-            }
+            Ok(Acceptance::Replayed { run_id }) => Ok(self.accepted_before(run_id)),
+            Ok(Acceptance::Conflict { .. }) => Err(Box::new(key_was_used())),
             Err(error) => Err(Box::new(error.to_envelope())),
         }
     }
@@ -319,6 +320,14 @@ impl Runtime {
             );
         }
     }
+}
+
+/// Another request was accepted under the same idempotency key.
+#[must_use]
+pub fn key_was_used() -> Envelope {
+    let mut envelope = Envelope::new(ErrorCode::InvalidRequest, "this idempotency key was used for another request");
+    envelope.http_status = 422;
+    envelope
 }
 
 fn again(old: &RunAccepted, owner: RunOwner, idempotency: Option<Idempotency>) -> NewRun {

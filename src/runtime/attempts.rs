@@ -55,6 +55,8 @@ pub(crate) async fn run(in_hand: InHand) {
     let (mut request, watchers) = attempt_request(request, &call.agent.settings, &call.id, &call.permit.lease);
     let unwound = AssertUnwindSafe(call.drive(&mut request, watchers, &cancel)).catch_unwind().await;
     let (result, stop) = unwound.unwrap_or_else(|_| (Err(call.panicked(&request)), None));
+    // It holds the slots too: whoever hears of the end finds them free.
+    drop(request);
     call.finish(result, stop);
 }
 

@@ -317,6 +317,7 @@ impl RuntimeBuilder {
             leaving_runs: CancellationToken::new(),
             aborting_runs: aborting.child_token(),
             run_steps: TaskTracker::new(),
+            steps_made_once: TaskTracker::new(),
             aborting,
             calls: AtomicU64::new(0),
             pulse: Pulse::default(),

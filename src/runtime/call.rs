@@ -50,6 +50,8 @@ pub struct CallContext {
     pub asked: Option<Asked>,
     /// Whether something may stand in for the agent.
     pub ladder: LadderUse,
+    /// So long it has stood in line before, for another agent that it was refused at: one call is one stay in line.
+    pub waited: Duration,
 }
 
 /// Whether a call goes down its ladder when it is refused or fails.

@@ -100,11 +100,6 @@ impl Callers {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Who calls with this key for this tenant.
-    pub(crate) fn name<'a>(&self, key: Option<&'a str>, tenant: Option<&'a str>) -> CallerName<'a> {
-        CallerName::of(self.settings.load().scope, key, tenant)
-    }
-
     /// Takes one of a caller's requests a minute.
     pub(crate) fn request(
         &self,

@@ -21,7 +21,7 @@ use super::{
     sync::Mutex,
 };
 use crate::{
-    model::{call_log::Counted, clock::Timestamp},
+    model::{call_log::Counted, clock::Timestamp, name::Name},
     policy::{
         bulkhead::{Full, Member},
         compartment::{
@@ -236,6 +236,11 @@ impl Compartments {
         let state = lock(&self.state);
         let directory = &state.directory;
         Counted { tenant: directory.counted_tenant(tenant), feature: directory.counted_feature(feature) }
+    }
+
+    /// The feature that calls of this one, or of none, are counted as.
+    pub(crate) fn feature_of(&self, feature: Option<&str>) -> Option<Name> {
+        lock(&self.state).directory.feature_of(feature).cloned()
     }
 
     /// The place of a class, the highest first.

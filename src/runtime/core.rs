@@ -271,6 +271,8 @@ pub(crate) struct Shared {
     pub(crate) aborting_runs: CancellationToken,
     /// The calls of runs.
     pub(crate) run_steps: TaskTracker,
+    /// Those of them that are not to be made twice.
+    pub(crate) steps_made_once: TaskTracker,
     /// Where runs are written down, if anywhere.
     pub(crate) journal: Option<Arc<dyn Journal>>,
     /// Durable runs move no more: the node is about to go.

@@ -18,7 +18,10 @@ use crate::{
         clock::Timestamp,
         name::{Name, NameMap},
     },
-    policy::compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+    policy::{
+        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+        crowd::{CallerName, CallerScope},
+    },
 };
 
 /// Draws for refused requests are independent of every other use of chance.
@@ -133,7 +136,8 @@ impl AgentHandle {
         if call_is == CallIs::New {
             let book = shared.rate_book.load();
             if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
-                let who = shared.callers.name(context.key_id.as_deref(), tenant);
+                // What a tier allows is each tenant's, through whichever keys it comes.
+                let who = CallerName::of(CallerScope::Tenant, context.key_id.as_deref(), tenant);
                 counted.rates[0] = Some(shared.callers.request(who, per_minute, now).map_err(refused)?);
             }
             if let Some(rate) = book.feature(context.feature.as_deref()) {

@@ -203,12 +203,24 @@ impl Runtime {
     }
 
     /// Gives durable runs up to whoever opens the journal next, while calls go on here: refuses new runs, begins no step, lets steps under
-    /// way end for `grace` and writes them down, aborts the rest without ending its run. After it nothing of a run is written any more.
-    pub async fn leave_runs(&self, grace: Duration) {
+    /// way end and writes them down, aborts the rest without ending its run. They have `grace`; once `wanted` comes, because somebody waits
+    /// for the journal, only steps with `effects = "once"` have it, since no other process may make those again. After it nothing of a run
+    /// is written any more.
+    pub async fn leave_runs(&self, grace: Duration, wanted: impl Future<Output = ()>) {
+        let (all, made_once) = (&self.shared.run_steps, &self.shared.steps_made_once);
         self.shared.leaving_runs.cancel();
-        self.shared.run_steps.close();
-        if tokio::time::timeout(grace, self.shared.run_steps.wait()).await.is_err() {
-            tracing::warn!(steps = self.shared.run_steps.len(), "grace is over, leaving steps to whoever goes on");
+        all.close();
+        made_once.close();
+        let ended = async {
+            tokio::select! {
+                () = all.wait() => {}
+                () = async { wanted.await; made_once.wait().await } => {}
+            }
+        };
+        // Late or not, what is still under way is what is left.
+        let _ = tokio::time::timeout(grace, ended).await;
+        if !all.is_empty() {
+            tracing::warn!(steps = all.len(), "steps are left to whoever goes on");
         }
         self.freeze_runs(JOURNAL_PATIENCE).await;
     }

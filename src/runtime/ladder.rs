@@ -13,7 +13,7 @@ use super::{
     deferred::store::Ticket,
     fallback::further_request,
     handle::AgentHandle,
-    ladders::{CallLadder, Notice},
+    ladders::{CallLadder, Ladders, Notice},
     metric,
     ports::{Asked, TokenEstimate},
     relay::Relay,
@@ -21,7 +21,9 @@ use super::{
 };
 use crate::{
     model::{
+        clock::Timestamp,
         envelope::{Envelope, ErrorCode},
+        name::Name,
         reply::Usage,
         run::{AttemptRecord, Cause},
     },
@@ -37,6 +39,8 @@ pub(crate) struct Descent {
     ladder: CallLadder,
     /// The request as another one gets it.
     request: CallRequest,
+    /// When the call itself began.
+    began: Timestamp,
     whose: Whose,
 }
 
@@ -79,16 +83,32 @@ impl AgentHandle {
     /// The way down that a call has, if it has one.
     pub(crate) fn descent(&self, request: &CallRequest) -> Option<Descent> {
         let context = &request.context;
-        let ladders = self.shared.ladders.load();
-        if context.ladder != LadderUse::Walk || !ladders.has(self.name(), context.feature.as_deref()) {
+        if context.ladder != LadderUse::Walk {
             return None;
         }
-        Some(self.descend(ladders.of(self.name(), context.feature.as_deref()), request))
+        let ladders = self.shared.ladders.load();
+        let feature = self.counted_as(&ladders, context.feature.as_deref());
+        let feature = feature.as_ref().map(Name::as_str);
+        let has_one = ladders.has(self.name(), feature);
+        has_one.then(|| self.descend(ladders.of(self.name(), feature), request))
+    }
+
+    /// The feature that a caller's feature, or none, is counted as: its ladder is the one that holds.
+    fn counted_as(&self, ladders: &Ladders, feature: Option<&str>) -> Option<Name> {
+        // Where no feature has a ladder of its own, nobody is looked up.
+        if ladders.features.is_empty() {
+            return None;
+        }
+        // Features may have ladders without being compartments.
+        let said = || Some(ladders.features.get_key_value(feature?)?.0.clone());
+        self.shared.compartments.feature_of(feature).or_else(said)
     }
 
     /// Whether something may stand in for a call of this feature that ended so. A notice alone stands in for nothing.
     pub(crate) fn may_go_down(&self, feature: Option<&str>, error: &CallError) -> bool {
         let ladders = self.shared.ladders.load();
+        let feature = self.counted_as(&ladders, feature);
+        let feature = feature.as_ref().map(Name::as_str);
         if !ladders.has(self.name(), feature) {
             return false;
         }
@@ -99,13 +119,15 @@ impl AgentHandle {
 
     /// The way down that only tries this rung.
     pub(crate) fn descent_to(&self, rung: Rung, request: &CallRequest) -> Descent {
-        let ladder = self.shared.ladders.load().only(self.name(), request.context.feature.as_deref(), rung);
-        self.descend(ladder, request)
+        let ladders = self.shared.ladders.load();
+        let feature = self.counted_as(&ladders, request.context.feature.as_deref());
+        self.descend(ladders.only(self.name(), feature.as_ref().map(Name::as_str), rung), request)
     }
 
     fn descend(&self, ladder: CallLadder, request: &CallRequest) -> Descent {
-        let request = further_request(request, self, self.shared.now());
-        Descent { front: self.clone(), ladder, request, whose: Whose::Callers }
+        let began = self.shared.now();
+        let request = further_request(request, self, began);
+        Descent { front: self.clone(), ladder, request, began, whose: Whose::Callers }
     }
 }
 
@@ -142,7 +164,7 @@ impl Descent {
             said = climb.passed_over().len();
             let Some(step) = step else { break };
             match step {
-                Step::Ask(target) => match self.ask(target, story.counted).await {
+                Step::Ask(target) => match self.ask(target, &story).await {
                     Ok(reply) => return Ok(story.answered(reply)),
                     Err(error) => {
                         let is_over = error.content == Content::Passed;
@@ -197,7 +219,7 @@ impl Descent {
         }
     }
 
-    async fn ask(&self, target: &LighterTarget, counted: CallIs) -> Result<CallReply, CallError> {
+    async fn ask(&self, target: &LighterTarget, story: &Story) -> Result<CallReply, CallError> {
         let shared = &self.front.shared;
         let Some(agent) = shared.agent(target.agent.as_str()) else {
             let gone = Envelope::new(ErrorCode::NotFound, format!("agent {} is not here", target.agent));
@@ -207,9 +229,11 @@ impl Descent {
         shared.judged().await;
         let handle = AgentHandle { shared: Arc::clone(shared), agent };
         let mut request = self.request.clone();
-        if counted == CallIs::MovingOn {
+        if story.counted == CallIs::MovingOn {
             request.context.ladder = LadderUse::StandsIn;
         }
+        // What no attempt took was waited.
+        request.context.waited += shared.now().since(self.began).saturating_sub(story.spent);
         if let Some(relay) = &mut request.relay {
             relay.fallback = Some(Arc::clone(&handle.agent.target));
             relay.degraded = Some(Rung::Lighter);

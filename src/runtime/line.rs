@@ -78,7 +78,8 @@ impl AgentHandle {
             (None, Some(_)) => self.shared.compartments.max_wait(context.asking()),
             // It may not wait for a slot, or something else is in its way.
             (None, None) => return Err(refusal),
-        };
+        }
+        .saturating_sub(context.waited);
         let refusal = match refusal.warming().map(Arc::clone) {
             Some(model) if !allowed.is_zero() => {
                 let began = self.shared.now();

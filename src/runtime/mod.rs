@@ -50,6 +50,7 @@ mod compartments_builder;
 mod core;
 mod fallback;
 mod gate;
+mod kept_runs;
 mod ladder;
 mod line;
 mod orchestrator;

@@ -282,7 +282,8 @@ impl OrchestratorActor {
         let context = run_call::context_of(run, &inner.plan, request);
         let abort = run.ended.child_token();
         inner.calls.insert(request.key, abort.clone());
-        let step = inner.plan.workflow().steps()[request.key.step].id().to_owned();
+        let step = &inner.plan.workflow().steps()[request.key.step];
+        let step = (step.id().to_owned(), step.effects());
         run_call::start((&front, begins), context, (run, &self.runs), step, request, abort);
     }
 

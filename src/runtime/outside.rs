@@ -197,7 +197,7 @@ impl Admission {
             return;
         }
         let Some(permit) = &mut self.permit else { return };
-        let message = SupervisorMessage::Flows { agent: permit.agent.index, passes: permit.passes.clone(), at: now };
+        let message = SupervisorMessage::Flows { agent: permit.agent.index, passes: permit.passes, at: now };
         permit.shared.supervisor.cast(message);
         permit.passes.end_trials();
     }

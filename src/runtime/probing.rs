@@ -184,21 +184,21 @@ async fn ask(permit: &mut Permit, probe: Probe) -> Result<(), AttemptFailure> {
             None => Err(nobody()),
         },
         // Where the model has to be loaded, its warm-up is the smallest request there is.
-        Probe::Request => match warm_up_of(permit) {
-            Some(warming_up) => warming_up.run(permit.request.take()).await.map(drop),
-            None => {
-                let request = permit.request.take();
-                let asked = within(&agent, agent.backend.warm_up()).await;
-                // Dropped unsent where there was nothing to send.
-                if let Some(request) = request.filter(|_| asked != Ok(WarmUp::NotNeeded)) {
-                    request.send();
-                }
-                match asked? {
-                    WarmUp::NotNeeded => Err(nobody()),
-                    WarmUp::Loaded | WarmUp::WasLoaded => Ok(()),
-                }
+        Probe::Request => {
+            if let Some(warming_up) = warm_up_of(permit) {
+                return warming_up.run(permit.request.take()).await.map(drop);
             }
-        },
+            let request = permit.request.take();
+            let asked = within(&agent, agent.backend.warm_up()).await;
+            // Dropped unsent where there was nothing to send.
+            if let Some(request) = request.filter(|_| asked != Ok(WarmUp::NotNeeded)) {
+                request.send();
+            }
+            match asked? {
+                WarmUp::NotNeeded => Err(nobody()),
+                WarmUp::Loaded | WarmUp::WasLoaded => Ok(()),
+            }
+        }
     }
 }
 

@@ -18,9 +18,12 @@ use super::{
 };
 use crate::{
     model::{envelope::Envelope, event::EventType, run::AttemptRecord},
-    workflow::plan::{
-        action::{CallDone, CallFailed, CallRequest as StepRequest, Instead, Resend, StepKey},
-        run_plan::RunPlan,
+    workflow::{
+        definition::Effects,
+        plan::{
+            action::{CallDone, CallFailed, CallRequest as StepRequest, Instead, Resend, StepKey},
+            run_plan::RunPlan,
+        },
     },
 };
 
@@ -67,7 +70,7 @@ pub(crate) fn start(
     (front, begins): (&AgentHandle, Begins),
     context: CallContext,
     (run, runs): (&Arc<RunCell>, &Arc<RunTable>),
-    step: String,
+    (step, effects): (String, Effects),
     request: &StepRequest,
     abort: CancellationToken,
 ) {
@@ -80,7 +83,9 @@ pub(crate) fn start(
     let call = CallRequest { input: Arc::clone(&request.input), context, deltas, retried: Some(retried), relay: None };
     let call = answer_of(front, begins, call);
     let (all, of_runs) = (shared.tracker.clone(), shared.run_steps.clone());
+    let once = (effects == Effects::Once).then(|| shared.steps_made_once.token());
     all.spawn(of_runs.track_future(async move {
+        let _counted = once;
         let told = follow(call, pieces, retries, |news| {
             let (kind, mut data) = match news {
                 News::Content(text) => (EventType::StepDelta, json!({ "text": text })),

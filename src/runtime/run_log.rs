@@ -11,7 +11,10 @@ use super::{
     journal::{Batch, Entry, Journal},
     sync::Mutex,
 };
-use crate::model::event::{Event, EventType};
+use crate::model::{
+    event::{Event, EventType},
+    weight,
+};
 
 /// Events that one run may have; pieces of content are left out beyond it, nothing else ever is.
 pub(crate) const EVENTS_MAX: usize = 20_000;
@@ -206,6 +209,11 @@ impl RunLog {
         let from = usize::try_from(after).unwrap_or(usize::MAX).min(shown.len());
         let ids = (from as u64 + 1)..;
         ids.zip(&shown[from..]).take(max).map(|(id, event)| self.event(id, event)).collect()
+    }
+
+    /// About the memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        lock(&self.state).events.iter().map(|event| weight::EVENT_BYTES + weight::of_value(&event.data)).sum()
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {

@@ -1,12 +1,13 @@
 //! All runs of a runtime, and the line of steps that lack only a slot. Both outlive the orchestrator.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
 use super::{
     core::{AgentCore, lock},
+    kept_runs::KeptRuns,
     metric,
     run_cell::RunCell,
     sync::{
@@ -24,6 +25,8 @@ pub(crate) const RUNS_KEPT_MAX: usize = 1_000;
 pub(crate) const RUNS_KEPT_IDLE_MAX: usize = 2_000;
 /// Finished runs that stay in memory where a journal has them too.
 pub(crate) const RUNS_KEPT_DURABLE_MAX: usize = 100;
+/// What these may take together, in bytes: large outputs are read from the journal soon after their run has ended.
+pub(crate) const RUNS_KEPT_DURABLE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Steps that may stand in the line.
 pub(crate) const LINE_MAX: u32 = 1_000;
 
@@ -39,8 +42,7 @@ pub(crate) struct RunTable {
 #[derive(Default)]
 struct Runs {
     live: HashMap<String, Arc<RunCell>>,
-    kept: HashMap<String, Arc<RunCell>>,
-    kept_order: VecDeque<String>,
+    kept: KeptRuns<Arc<RunCell>>,
 }
 
 /// Steps that wait for a slot, by the number of their run. The order in which they are served is the pool's.
@@ -109,7 +111,7 @@ impl RunTable {
         }
         runs.live.insert(run.id.clone(), Arc::clone(run));
         runs.show_live();
-        let old = runs.forget_beyond(RUNS_KEPT_MAX);
+        let old = runs.kept.forget_beyond(RUNS_KEPT_MAX);
         drop(runs);
         // Freed where nobody waits for the lock.
         drop(old);
@@ -125,7 +127,7 @@ impl RunTable {
 
     pub(crate) fn find(&self, id: &str) -> Option<Arc<RunCell>> {
         let runs = lock(&self.runs);
-        runs.live.get(id).or_else(|| runs.kept.get(id)).map(Arc::clone)
+        runs.live.get(id).or_else(|| runs.kept.find(id)).map(Arc::clone)
     }
 
     pub(crate) fn live(&self) -> Vec<Arc<RunCell>> {
@@ -149,22 +151,19 @@ impl RunTable {
     pub(crate) fn forget_ended(&self, id: &str) {
         let mut runs = lock(&self.runs);
         let forgotten = runs.kept.remove(id);
-        if forgotten.is_some() {
-            runs.kept_order.retain(|kept| kept != id);
-        }
         drop(runs);
         drop(forgotten);
     }
 
-    /// A run ended: it stays readable for a while.
-    pub(crate) fn retire(&self, id: &str) {
+    /// A run ended: it stays readable for a while, and in memory for a shorter one where a journal has it too. `durable_bytes` are what
+    /// it takes then.
+    pub(crate) fn retire(&self, id: &str, durable_bytes: Option<usize>) {
         let mut runs = lock(&self.runs);
         let Some(run) = runs.live.remove(id) else { return };
         runs.show_live();
-        let run_is_journaled = run.is_journaled();
-        runs.kept_order.push_back(id.to_owned());
-        runs.kept.insert(id.to_owned(), run);
-        let old = runs.forget_beyond(if run_is_journaled { RUNS_KEPT_DURABLE_MAX } else { RUNS_KEPT_IDLE_MAX });
+        let max = if durable_bytes.is_some() { RUNS_KEPT_DURABLE_MAX } else { RUNS_KEPT_IDLE_MAX };
+        runs.kept.add(id.to_owned(), run, durable_bytes);
+        let old = (runs.kept.forget_beyond(max), runs.kept.forget_beyond_bytes(RUNS_KEPT_DURABLE_BYTES_MAX));
         drop(runs);
         drop(old);
     }
@@ -174,11 +173,5 @@ impl Runs {
     /// Shows how many are not over.
     fn show_live(&self) {
         metric::set(metric::RUNS_LIVE, Vec::new(), self.live.len() as f64);
-    }
-
-    /// Takes out the oldest finished runs until `max` are left.
-    fn forget_beyond(&mut self, max: usize) -> Vec<Arc<RunCell>> {
-        let excess = self.kept_order.len().saturating_sub(max);
-        self.kept_order.drain(..excess).filter_map(|oldest| self.kept.remove(&oldest)).collect()
     }
 }

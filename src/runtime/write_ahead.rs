@@ -20,6 +20,7 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         event::EventType,
         run::{RunRecord, RunStatus},
+        weight,
     },
     policy::suspects::{BLAMES_MAX, DEATHS_MAX, Guilt, QUIET_FACTOR},
     workflow::plan::{
@@ -221,8 +222,10 @@ fn conclude(runs: &RunTable, run: &Arc<RunCell>, record: RunRecord) {
         let status = metrics::Label::from_static_parts("status", step.status.as_str());
         metric::count(metric::STEPS, vec![status], 1);
     }
+    // Before anybody shares it; whoever still reads it afterwards holds it for that long.
+    let durable_bytes = run.is_journaled().then(|| weight::of_record(&record) + run.log.bytes());
     run.finish(record);
-    runs.retire(&run.id);
+    runs.retire(&run.id, durable_bytes);
     // Its record is all that is asked for from now on. Whoever holds the lock lets go itself, or leaves it to the last handle.
     if run.is_journaled()
         && let Ok(mut inner) = run.inner.try_lock()

@@ -27,6 +27,7 @@ pub fn router(state: AppState, plugged: OpenApiRouter<AppState>) -> Router {
         health::routes(),
         metrics::routes(),
         runs::accept::routes(),
+        runs::linked::routes(),
         runs::list::routes(),
         runs::find::routes(),
         runs::events::routes(),

@@ -74,8 +74,13 @@ impl AppState {
         Self(Arc::new(service))
     }
 
-    /// The runtime with its journal. Waits for them where a predecessor still holds the journal.
+    /// The runtime with its journal. Waits for them where a predecessor still holds the journal, which hears that somebody does.
     pub async fn running(&self) -> Result<Arc<Running>, Failure> {
+        self.door.wait_in_a_hurry(self.settings.handover_wait).await
+    }
+
+    /// The same for whoever waits for something to happen in any case: no step of a predecessor's is cut for that.
+    pub async fn running_at_leisure(&self) -> Result<Arc<Running>, Failure> {
         self.door.wait(self.settings.handover_wait).await
     }
 
@@ -119,11 +124,13 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Door<T> {
     inside: watch::Sender<Option<Arc<T>>>,
+    /// Somebody who is in a hurry has come to it while it was shut.
+    wanted: CancellationToken,
 }
 
 impl<T> Default for Door<T> {
     fn default() -> Self {
-        Self { inside: watch::Sender::new(None) }
+        Self { inside: watch::Sender::new(None), wanted: CancellationToken::new() }
     }
 }
 
@@ -141,6 +148,19 @@ impl<T> Door<T> {
     /// What is inside, if it is there.
     pub fn now(&self) -> Option<Arc<T>> {
         self.inside.borrow().clone()
+    }
+
+    /// Waits until somebody in a hurry has come to the shut door.
+    pub async fn wanted(&self) {
+        self.wanted.cancelled().await;
+    }
+
+    async fn wait_in_a_hurry(&self, longest: Duration) -> Result<Arc<T>, Failure> {
+        if let Some(inside) = self.now() {
+            return Ok(inside);
+        }
+        self.wanted.cancel();
+        self.wait(longest).await
     }
 
     async fn wait(&self, longest: Duration) -> Result<Arc<T>, Failure> {

@@ -15,7 +15,7 @@ use super::{
     spending::SpendingTable,
 };
 use crate::{
-    model::nearest::hint,
+    model::{name::Name, nearest::hint},
     policy::{
         compartment::settings::{CompartmentSettings, UnknownFeature, UnknownTenant},
         ladder::Rung,
@@ -75,7 +75,7 @@ fn check_webhook(whole: &Whole<'_>, report: &mut Report) {
     if !compartments.tiers.is_empty() && compartments.unknown_tenant == UnknownTenant::Refused {
         let known = compartments.tenants.iter().map(|tenant| tenant.name.as_str());
         let known: BTreeSet<&str> =
-            known.chain(keys.iter().filter_map(|key| key.tenant.as_ref().map(|tenant| tenant.as_str()))).collect();
+            known.chain(keys.iter().filter_map(|key| key.tenant.as_ref().map(Name::as_str))).collect();
         for name in webhook.tenants.keys() {
             refuse("deferred.webhook.tenants", &known, name.as_str(), "[tenants], or a key's tenant");
         }

@@ -6,8 +6,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::{Origin, Problem};
 
-/// The largest configuration file or manifest, in bytes.
-pub(super) const FILE_BYTES_MAX: usize = 1024 * 1024;
+/// The largest configuration file or manifest, in bytes: room for a hundred thousand tenants by name.
+pub(super) const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Deeper tables mean nothing to us.
 pub(super) const DEPTH_MAX: usize = 16;
 /// A longer value is shown by its beginning.

@@ -84,6 +84,12 @@ impl Step {
         &self.agent
     }
 
+    /// What repeating it would do.
+    #[must_use]
+    pub const fn effects(&self) -> Effects {
+        self.effects
+    }
+
     /// The steps that must end before it, as places in [`Workflow::steps`].
     pub fn needs(&self) -> &[usize] {
         &self.needs

@@ -14,7 +14,7 @@ use std::{
 use serde_json::json;
 
 use crate::{
-    process::BOUND,
+    process::{BOUND, Running, command},
     project::{folder, text},
     service::{ask, ask_with, json_of, serve},
 };
@@ -208,7 +208,7 @@ fn nobody_waits_for_a_step_of_the_predecessor() {
     let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
     wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
     let began = Instant::now();
-    let (second, address) = serve(text(project.path()));
+    let second = successor(text(project.path()));
     let ready = ask(address, "GET", "/readyz", "");
     assert!(ready.starts_with("HTTP/1.1 200 "), "{ready}");
     let listed = json_of(&ask(address, "GET", "/v1/runs", ""));
@@ -216,6 +216,48 @@ fn nobody_waits_for_a_step_of_the_predecessor() {
     assert!(began.elapsed() < GRACE, "it stood still for {:?}", began.elapsed());
     wait_until("the step is made again", || asked[1].load(Ordering::SeqCst) == 2);
     drop((first, second));
+}
+
+/// A step that is under way ends where it is and is paid once: any step as long as nobody waits for the journal, one that nobody may make
+/// again also while somebody does.
+#[test]
+fn steps_under_way_end_before_a_successor_has_the_journal() {
+    for (effects, is_urged) in [("", false), ("effects = \"once\"\n", true)] {
+        let (agents, asked) = agents();
+        let config = format!(
+            "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.slow]\nprovider = \"here\"\npath = \"/slow\"\n"
+        );
+        let workflow = format!("{WORKFLOW}{effects}");
+        let project = folder(&[("workflow.toml", &workflow), ("watertight.toml", &config)]);
+        let (first, address) = serve(text(project.path()));
+        let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
+        let id = run["run_id"].as_str().unwrap();
+        wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
+        let mut second = successor(text(project.path()));
+        if is_urged {
+            let listed = json_of(&ask(address, "GET", "/v1/runs", ""));
+            assert_eq!(listed["data"][0]["run_id"], run["run_id"], "{listed}");
+        }
+        second.wait_for("journal: ");
+        first.end().exits(0);
+        let result = json_of(&ask(address, "GET", &format!("/v1/runs/{id}/result?wait=60"), ""));
+        assert_eq!(
+            (&result["status"], &result["output"]),
+            (&json!("completed"), &json!("/slow")),
+            "{effects}: {result}"
+        );
+        assert_eq!(asked[1].load(Ordering::SeqCst), 1, "{effects}: it was paid twice");
+        second.signal("TERM");
+        second.end().exits(0);
+    }
+}
+
+/// A process that has the listening socket of the one before it, and waits for its journal.
+#[track_caller]
+fn successor(project: &str) -> Running {
+    let mut second = Running::start(command(&["serve", project, "--listen", "127.0.0.1:0"]));
+    second.wait_for("a predecessor hands over");
+    second
 }
 
 #[track_caller]

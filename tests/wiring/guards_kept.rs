@@ -122,8 +122,8 @@ impl World {
     }
 }
 
-fn three() -> Option<VolumeSettings> {
-    Some(VolumeSettings::of_calls(3))
+fn three() -> VolumeSettings {
+    VolumeSettings::of_calls(3)
 }
 
 fn key(name: &str) -> CallContext {
@@ -133,7 +133,7 @@ fn key(name: &str) -> CallContext {
 #[tokio::test(start_paused = true)]
 async fn a_restart_does_not_let_a_loop_go_on() {
     let world = World::new();
-    let (runtime, _, shut) = world.start(three(), 10).await;
+    let (runtime, _, shut) = world.start(Some(three()), 10).await;
     assert_eq!(shut, 0);
     for want in ["OK", "OK", "OK", "CALL_VOLUME_EXCEEDED", "CALL_VOLUME_EXCEEDED"] {
         assert_eq!(code(&call_with(&runtime, "draft", key("loop")).await), want);
@@ -144,7 +144,7 @@ async fn a_restart_does_not_let_a_loop_go_on() {
     // Shut at 300 s, for the rest of the hour of the first call, which leaves at 3,601 s: that is later than half an hour.
     for down in [0, 600, 1_000] {
         pass(s(down)).await;
-        let (runtime, backend, shut) = world.start(three(), 10).await;
+        let (runtime, backend, shut) = world.start(Some(three()), 10).await;
         assert_eq!(shut, 1);
         let refused = call_with(&runtime, "draft", key("loop")).await;
         assert_eq!(code(&refused), "CALL_VOLUME_EXCEEDED", "after {down} s more");
@@ -158,7 +158,7 @@ async fn a_restart_does_not_let_a_loop_go_on() {
     }
     // Past its time it is open, and not written down any more.
     pass(s(1_600)).await;
-    let (runtime, _, shut) = world.start(three(), 10).await;
+    let (runtime, _, shut) = world.start(Some(three()), 10).await;
     assert_eq!((shut, world.disk.shut.lock().unwrap().len()), (0, 0));
     assert_eq!(code(&call_with(&runtime, "draft", key("loop")).await), "OK");
 }
@@ -166,7 +166,7 @@ async fn a_restart_does_not_let_a_loop_go_on() {
 #[tokio::test(start_paused = true)]
 async fn who_is_let_go_is_not_shut_again_by_a_restart() {
     let world = World::new();
-    let (runtime, backend, _) = world.start(three(), 3).await;
+    let (runtime, backend, _) = world.start(Some(three()), 3).await;
     for _ in 0..4 {
         drop(call(&runtime, "draft").await);
     }
@@ -174,14 +174,14 @@ async fn who_is_let_go_is_not_shut_again_by_a_restart() {
     // By an operator.
     assert!(runtime.lift_caller("local").unwrap());
     assert!(world.disk.shut.lock().unwrap().is_empty());
-    let (again, _, shut) = world.start(three(), 3).await;
+    let (again, _, shut) = world.start(Some(three()), 3).await;
     assert_eq!((shut, code(&call(&again, "draft").await)), (0, "OK".to_owned()));
     // Since the process before it was shut, lifted, and restored shut: also there.
     let (_, held) = hold(&runtime, "draft", &backend, 3).await;
     assert_eq!(code(&call(&runtime, "draft").await), "CALL_VOLUME_EXCEEDED");
     drop(held);
     settle().await;
-    let (again, _, shut) = world.start(three(), 3).await;
+    let (again, _, shut) = world.start(Some(three()), 3).await;
     assert_eq!(shut, 1);
     assert!(again.lift_caller("local").unwrap());
     assert!(world.disk.shut.lock().unwrap().is_empty());
@@ -191,7 +191,7 @@ async fn who_is_let_go_is_not_shut_again_by_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn without_a_guard_nobody_is_restored_and_nothing_is_kept_for_ever() {
     let world = World::new();
-    let (runtime, _, _) = world.start(three(), 3).await;
+    let (runtime, _, _) = world.start(Some(three()), 3).await;
     for _ in 0..4 {
         drop(call(&runtime, "draft").await);
     }
@@ -203,7 +203,7 @@ async fn without_a_guard_nobody_is_restored_and_nothing_is_kept_for_ever() {
         ShutCaller { name: "what:ever".into(), since_ms: u64::MAX, seconds: vec![(0, u32::MAX), (u64::MAX, u32::MAX)] };
     world.disk.shut.lock().unwrap().insert("what:ever".into(), nobody.clone());
     world.disk.shut.lock().unwrap().insert("local".into(), ShutCaller { name: "local".into(), ..nobody });
-    let (runtime, _, shut) = world.start(three(), 3).await;
+    let (runtime, _, shut) = world.start(Some(three()), 3).await;
     assert_eq!(shut, 1, "a moment that is still to come is now");
     let refused = call(&runtime, "draft").await.unwrap_err();
     assert!(refused.envelope.retry_after.unwrap() <= 3_602.0);

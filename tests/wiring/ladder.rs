@@ -8,7 +8,7 @@ use watertight::{
     model::{envelope::ErrorCode, facts::Ending, run::Cause},
     policy::{
         breaker::state::StateName,
-        compartment::settings::{CompartmentSettings, FeatureSettings, Rates},
+        compartment::settings::{CompartmentSettings, FeatureSettings, Rates, UnknownFeature},
         crowd::CallerScope,
         ladder::{Effect, LighterTarget, Rung, RungRule},
         volume::VolumeSettings,
@@ -354,6 +354,71 @@ async fn a_call_that_a_lighter_model_answers_is_one_call() {
         assert!(refused.is_err(), "the main one admits: {main_admits}: each of them counts once, whoever is asked");
         assert_eq!(small.count(), CALLS as usize);
     }
+}
+
+/// A feature's ladder is that of every call that is counted as the feature's, by whatever name or none.
+#[tokio::test(start_paused = true)]
+async fn strangers_go_down_the_ladder_of_the_feature_that_they_count_as() {
+    let of_batch = LadderSettings { rungs: rungs(&[Rung::Default]), ..whole(&[]) };
+    let ladders = Ladders {
+        agents: [(name("draft"), whole(&[Rung::Lighter]))].into(),
+        features: [(name("batch"), of_batch)].into(),
+    };
+    let compartments = CompartmentSettings {
+        features: ["chat", "batch"].map(|of| FeatureSettings::new(name(of))).into(),
+        unknown_feature: UnknownFeature::Is(name("batch")),
+        ..CompartmentSettings::default()
+    };
+    let [main, small] = [Answer::status(500), Answer::Good].map(Scripted::always);
+    let runtime = builder()
+        .compartments(compartments)
+        .provider(provider("a"))
+        .provider(provider("b"))
+        .agent(agent("draft", "a"), main)
+        .agent(agent("small", "b"), small)
+        .ladders(ladders)
+        .start()
+        .await
+        .unwrap();
+    let by = [
+        (Some("chat"), Rung::Lighter),
+        (Some("batch"), Rung::Default),
+        (Some("odd"), Rung::Default),
+        (None, Rung::Default),
+    ];
+    for (feature, want) in by {
+        runtime.act("agent:draft", BreakerAct::Reset).unwrap();
+        settle().await;
+        let context = CallContext { feature: feature.map(str::to_owned), ..CallContext::default() };
+        let result = call_with(&runtime, "draft", context).await;
+        assert_eq!(action(&result).map(|(_, rung)| rung), Some(want), "{feature:?}");
+    }
+}
+
+/// However many stand in for an agent, a call stands in line once: what is left of its patience is all that the next one gets of it.
+#[tokio::test(start_paused = true)]
+async fn one_call_is_one_stay_in_line() {
+    let feature = FeatureSettings { max_wait: s(2), ..FeatureSettings::new(name("chat")) };
+    let mut builder = builder()
+        .compartments(CompartmentSettings { features: vec![feature], ..CompartmentSettings::default() })
+        .ladders(of_draft(whole(&[Rung::Lighter])));
+    for (of, place) in [("draft", "a"), ("small", "b"), ("tiny", "c")] {
+        let mut settings = agent(of, place);
+        settings.slots = 1;
+        builder = builder.provider(provider(place)).agent(settings, Scripted::always(Answer::Hang));
+    }
+    let runtime = builder.start().await.unwrap();
+    let context = || CallContext { feature: Some("chat".into()), ..CallContext::default() };
+    for of in ["draft", "small", "tiny"] {
+        let front = runtime.agent(of).unwrap();
+        let request = CallRequest { context: context(), ..CallRequest::of(Value::Null) };
+        tokio::spawn(async move { front.call(request).await });
+    }
+    settle().await;
+    let asked = tokio::time::Instant::now();
+    let refused = call_with(&runtime, "draft", context()).await;
+    assert_eq!(code(&refused), "AGENT_BULKHEAD_FULL");
+    assert!((s(2)..s(3)).contains(&asked.elapsed()), "{:?}", asked.elapsed());
 }
 
 /// Whoever is named twice is asked once, and the agent itself is not asked again by its own ladder.

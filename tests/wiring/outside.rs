@@ -200,8 +200,10 @@ async fn work_outside_that_flows_may_take_any_time() {
     };
     let runtime = builder().provider(provider("local")).guarded(with_attempt).start().await.unwrap();
     let handle = runtime.agent("mail").unwrap();
-    let after =
-        |seconds| async move { Ok::<_, AttemptFailure>(tokio::time::sleep(Duration::from_secs(seconds)).await) };
+    let after = |seconds| async move {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        Ok::<_, AttemptFailure>(())
+    };
     for (first_s, slow) in [(1, 0), (31, 1)] {
         let mut admission = handle.enter(&CallContext::default()).unwrap();
         admission.wait_for(Part::Head, after(first_s)).await.unwrap();
@@ -279,7 +281,10 @@ async fn work_outside_is_logged_with_its_own_time_and_status() {
         .unwrap();
     let handle = runtime.agent("mail").unwrap();
     let mut admission = handle.enter(&CallContext::default()).unwrap();
-    let soon = async { Ok::<_, AttemptFailure>(tokio::time::sleep(Duration::from_millis(20)).await) };
+    let soon = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Ok::<_, AttemptFailure>(())
+    };
     admission.wait_for(Part::Head, soon).await.unwrap();
     admission.answered(201);
     pass(Duration::from_secs(100)).await;

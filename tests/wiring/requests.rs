@@ -11,6 +11,7 @@ use watertight::{
         retry_settings::RetrySettings,
     },
     runtime::{
+        call::CallContext,
         engine::Runtime,
         settings::{AgentSettings, ProviderSettings, TargetSettings},
     },
@@ -141,7 +142,7 @@ async fn what_was_admitted_and_not_sent_goes_back() {
     let runtime = one_on(limited("local", 5), settings, &backend).await;
     let handle = runtime.agent("draft").unwrap();
     for _ in 0..40 {
-        handle.admit_and_release(&Default::default()).unwrap();
+        handle.admit_and_release(&CallContext::default()).unwrap();
     }
     // A call that is cancelled before its first attempt begins has sent nothing.
     for _ in 0..40 {

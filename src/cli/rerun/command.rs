@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cli::{args::RerunArgs, exit::Stop, run_command::print},
     model::run::{RunRecord, RunStatus},
-    serve::runs::accept::PROMPT_BYTES_MAX,
+    serve::runs::linked::PROMPT_BYTES_MAX,
 };
 
 /// The run that was, the one that was made of it, and whether it was waited for to its end.

@@ -21,7 +21,7 @@ use crate::{
         journal::{Journal, JournalError, RunAccepted},
         ports::TokioClock,
     },
-    serve::{access::signature::Signer, answer::failure::Failure, runs::accept::prompts_of},
+    serve::{access::signature::Signer, answer::failure::Failure, runs::linked::prompts_of},
     settings::load::Settings,
 };
 

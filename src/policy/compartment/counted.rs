@@ -5,17 +5,22 @@ use super::{
     directory::{Directory, SHARED_TENANT},
     settings::UnknownTenant,
 };
-use crate::model::call_log::CountedName;
+use crate::model::{call_log::CountedName, name::Name};
 
 impl Directory {
+    /// The configured feature that calls of this one, or of none, are counted as.
+    pub fn feature_of(&self, said: Option<&str>) -> Option<&Name> {
+        let known = said.and_then(|name| self.feature_places.get(name)).or(self.usual_feature.as_ref())?;
+        self.features.get(usize::from(*known)).map(|feature| &feature.settings.name)
+    }
+
     /// What calls of this feature are counted as.
     pub fn counted_feature(&self, said: Option<&str>) -> Option<CountedName> {
         if self.feature_places.is_empty() {
             return said.map(CountedName::said);
         }
-        let known = said.and_then(|name| self.feature_places.get(name)).or(self.usual_feature.as_ref());
-        match known.and_then(|place| self.features.get(usize::from(*place))) {
-            Some(feature) => Some(CountedName::Known(feature.settings.name.to_string())),
+        match self.feature_of(said) {
+            Some(feature) => Some(CountedName::Known(feature.to_string())),
             None => said.map(|_| CountedName::other()),
         }
     }
@@ -38,12 +43,9 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        model::name::Name,
-        policy::compartment::{
-            pool::Pool,
-            settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature},
-        },
+    use crate::policy::compartment::{
+        pool::Pool,
+        settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature},
     };
 
     #[test]

@@ -8,7 +8,10 @@ use axum::{
     http::{HeaderMap, header, request::Parts},
 };
 
-use super::{keys::Key, page::check_page};
+use super::{
+    keys::{Key, KeyRing},
+    page::check_page,
+};
 use crate::{
     journal::query::TenantScope,
     model::{
@@ -173,6 +176,7 @@ impl Caller {
             timeout: None,
             asked: None,
             ladder: self.ladder,
+            waited: Duration::ZERO,
         }
     }
 }
@@ -193,6 +197,7 @@ fn key_of(parts: &Parts, state: &AppState) -> Result<Option<Arc<Key>>, Failure> 
     if state.keys.is_empty() {
         return check_page(parts, &state.settings).map(|()| None);
     }
+    check_one_key(&parts.headers, &state.keys)?;
     let Some(text) = given_key(&parts.headers) else {
         return Err(Failure::new(
             ErrorCode::Unauthorized,
@@ -203,6 +208,25 @@ fn key_of(parts: &Parts, state: &AppState) -> Result<Option<Arc<Key>>, Failure> 
         Some(key) => Ok(Some(key)),
         None => Err(Failure::new(ErrorCode::Unauthorized, "this key is not known")),
     }
+}
+
+/// Two keys in one request are one too many: somebody on its way may go by the other one. No word of theirs is repeated.
+fn check_one_key(headers: &HeaderMap, keys: &KeyRing) -> Result<(), Failure> {
+    for name in [header::AUTHORIZATION.as_str(), API_KEY] {
+        let mut values = headers.get_all(name).iter();
+        if values.next().is_some_and(|first| values.any(|other| other != first)) {
+            return Err(Failure::invalid(format!("header {name} is there twice, with two values")));
+        }
+    }
+    let plain = headers.get(API_KEY).and_then(|value| value.to_str().ok());
+    let differ = plain.zip(given_key(headers)).filter(|(plain, given)| plain != given);
+    if let Some((plain, given)) = differ
+        && let (Some(plain), Some(given)) = (keys.find(plain), keys.find(given))
+        && plain.name != given.name
+    {
+        return Err(Failure::invalid(format!("authorization and {API_KEY} hold two different keys")));
+    }
+    Ok(())
 }
 
 /// The key's text.

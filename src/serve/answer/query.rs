@@ -38,7 +38,11 @@ fn without_jargon(text: &str) -> String {
 
 /// The request's `Idempotency-Key`, if it has one.
 pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
-    let Some(value) = headers.get(crate::model::contract::IDEMPOTENCY_KEY) else { return Ok(None) };
+    let mut values = headers.get_all(crate::model::contract::IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.any(|other| other != value) {
+        return Err(Failure::invalid("Idempotency-Key is there twice, with two values"));
+    }
     let fits = |text: &&str| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len());
     let text = value.to_str().ok().map(str::trim).filter(fits);
     let rule = || Failure::invalid(format!("Idempotency-Key must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable bytes"));
@@ -69,6 +73,27 @@ mod tests {
     struct Page {
         #[allow(dead_code, reason = "only read")]
         limit: Option<u8>,
+    }
+
+    #[test]
+    fn an_idempotency_key_is_one() {
+        for (values, want) in [
+            (&[][..], Ok(None)),
+            (&["a"], Ok(Some("a"))),
+            (&["a", "a"], Ok(Some("a"))),
+            (&["a", "b"], Err("twice")),
+            (&[""], Err("must be")),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(crate::model::contract::IDEMPOTENCY_KEY, value.parse().unwrap());
+            }
+            match (idempotency_key(&headers), want) {
+                (Ok(key), Ok(want)) => assert_eq!(key.as_deref(), want, "{values:?}"),
+                (Err(failure), Err(word)) => assert!(failure.envelope.message.contains(word), "{values:?} {failure:?}"),
+                (got, want) => panic!("{values:?}: {got:?}, not {want:?}"),
+            }
+        }
     }
 
     #[test]

@@ -6,7 +6,11 @@ use std::sync::Arc;
 use axum::extract::{FromRequest as _, Multipart, Request, multipart::Field};
 use serde_json::{Map, Value, json};
 
-use super::{input::FILE_ID, routes::let_files_in};
+use super::{
+    form_pieces::{HeaderGauge, PART_HEADER_BYTES_MAX},
+    input::FILE_ID,
+    routes::let_files_in,
+};
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
     serve::{
@@ -51,18 +55,29 @@ pub struct Form {
 
 /// Reads a form of this caller.
 pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> Result<Form, Failure> {
-    // Each part has a bound of its own, and so has the number of parts.
+    // Each part has a bound of its own, its header has one, and so has the number of parts.
     let_files_in(state, &request);
     let store = state.files().await?;
-    let invalid = |error: String| Failure::invalid(format!("the form cannot be read: {error}"));
+    let gauge = HeaderGauge::default();
+    let invalid = |error: String| {
+        if gauge.is_beyond() {
+            return Failure::invalid(format!(
+                "the header of a part of the form is longer than {PART_HEADER_BYTES_MAX} bytes"
+            ));
+        }
+        Failure::invalid(format!("the form cannot be read: {error}"))
+    };
+    let request = request.map(|body| gauge.measure(body));
     let mut parts = Multipart::from_request(request, state).await.map_err(|error| invalid(error.body_text()))?;
     let mut form = Form::default();
     let result = loop {
+        gauge.open();
         let field = match parts.next_field().await {
             Err(error) => break Err(invalid(error.body_text())),
             Ok(None) => break Ok(()),
             Ok(Some(field)) => field,
         };
+        gauge.close();
         if form.fields.len() + form.files.len() >= PARTS_MAX {
             break Err(Failure::invalid(format!("the form has more than {PARTS_MAX} parts")));
         }

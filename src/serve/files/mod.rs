@@ -3,5 +3,6 @@
 pub mod backend;
 pub mod failure;
 pub mod form;
+pub mod form_pieces;
 pub mod input;
 pub mod routes;

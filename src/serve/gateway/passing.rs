@@ -210,7 +210,9 @@ mod tests {
             (&["data: a\n\n", "data: b"], false),
         ] {
             let mut tail = Tail::default();
-            pieces.iter().for_each(|piece| tail.push(piece.as_bytes()));
+            for piece in pieces {
+                tail.push(piece.as_bytes());
+            }
             assert_eq!(tail.is_between_events(), is_between, "{pieces:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! What the two processes say to each other over the Unix socket, and who may say it. Knows nothing of listeners or of draining.
 //!
 //! New: version, `Ask`, the address it wants. Old: version, `Given` with the descriptor, or `Refused`. New: `Taken`. Old: `Done`, and much
-//! later `Released`.
+//! later `Released`; meanwhile the new one may say `Wanted`. One that never does is waited for as long as it waits.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -40,6 +40,7 @@ pub(super) enum Word {
     Taken = b'T',
     Done = b'D',
     Released = b'L',
+    Wanted = b'W',
 }
 
 fn invalid(message: String) -> io::Error {

@@ -63,6 +63,18 @@ impl Handover {
         }
     }
 
+    /// Waits until the successor says that somebody waits for the journal there. Waits for ever for one that is gone.
+    pub async fn wanted(&self) {
+        let mut stream = self.stream.lock().await;
+        if let Some(stream) = stream.as_mut()
+            && message::expect_word(stream, Word::Wanted).await.is_ok()
+        {
+            return;
+        }
+        drop(stream);
+        std::future::pending().await
+    }
+
     /// Tells the successor that the journal is free. Nothing happens where there is none or it is gone.
     pub async fn release(&self) {
         let Some(mut stream) = self.stream.lock().await.take() else { return };

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::UnixStream;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+};
 
 use super::message::{self, Word};
 
@@ -26,11 +29,25 @@ pub struct TakenOver {
 pub struct Farewell(UnixStream);
 
 impl Farewell {
-    /// Waits until the old process has released its journal or is gone. False where it does neither within `timeout`.
-    pub async fn released(mut self, timeout: Duration) -> bool {
+    /// Waits until the old process has released its journal or is gone, and tells it once `wanted` comes, so that it does so soon. False
+    /// where it does neither within `timeout`.
+    pub async fn released(self, timeout: Duration, wanted: impl Future<Output = ()>) -> bool {
+        let (mut hearing, mut saying) = self.0.into_split();
+        let telling = async {
+            wanted.await;
+            // Nobody who hears it: then the end is heard below.
+            let _ = saying.write_all(&[Word::Wanted as u8]).await;
+            std::future::pending::<()>().await;
+        };
         // The word, garbage, an error and the end all mean that the old one holds nothing that it still tells of; the journal's own lock
         // decides in the end.
-        tokio::time::timeout(timeout, message::expect_word(&mut self.0, Word::Released)).await.is_ok()
+        let ended = async {
+            tokio::select! {
+                _ = hearing.read_u8() => {}
+                () = telling => {}
+            }
+        };
+        tokio::time::timeout(timeout, ended).await.is_ok()
     }
 }
 

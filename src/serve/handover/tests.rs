@@ -74,7 +74,9 @@ async fn serve_until_asked(
     ready(came_by_handover);
     let mut open = JoinSet::new();
     if let Some(farewell) = farewell {
-        open.spawn(async move { assert!(farewell.released(TIMEOUT).await, "the old one never let go") });
+        open.spawn(async move {
+            assert!(farewell.released(TIMEOUT, std::future::pending()).await, "the old one never let go")
+        });
     }
     loop {
         tokio::select! {
@@ -364,7 +366,7 @@ async fn the_successor_hears_of_the_journal() {
     let (handover, _listener, address) = offer(&path);
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
     handover.asked().await;
-    let mut hearing = tokio::spawn(taken.farewell.released(TIMEOUT));
+    let mut hearing = tokio::spawn(taken.farewell.released(TIMEOUT, std::future::pending()));
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "too early");
     handover.release().await;
     assert!(hearing.await.unwrap());
@@ -374,9 +376,32 @@ async fn the_successor_hears_of_the_journal() {
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
     handover.asked().await;
     drop(handover);
-    assert!(taken.farewell.released(TIMEOUT).await);
+    assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
     let (_folder, path) = self::folder();
     let (_handover, _listener, address) = offer(&path);
     let taken = take_over(&path, address, TIMEOUT).await.unwrap();
-    assert!(!taken.farewell.released(Duration::from_millis(50)).await);
+    assert!(!taken.farewell.released(Duration::from_millis(50), std::future::pending()).await);
+}
+
+#[tokio::test]
+async fn the_old_one_hears_that_somebody_waits_for_the_journal() {
+    let (_folder, path) = folder();
+    let (handover, _listener, address) = offer(&path);
+    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    handover.asked().await;
+    let (want, wanted) = tokio::sync::oneshot::channel::<()>();
+    let moment = Duration::from_millis(50);
+    let hearing = tokio::spawn(taken.farewell.released(TIMEOUT, async { wanted.await.unwrap() }));
+    assert!(tokio::time::timeout(moment, handover.wanted()).await.is_err(), "nobody waits yet");
+    want.send(()).unwrap();
+    tokio::time::timeout(TIMEOUT, handover.wanted()).await.unwrap();
+    handover.release().await;
+    assert!(hearing.await.unwrap());
+    // One that is gone wants nothing, and keeps nobody from saying the last word.
+    let (_folder, path) = self::folder();
+    let (handover, _listener, address) = offer(&path);
+    drop(take_over(&path, address, TIMEOUT).await.unwrap());
+    handover.asked().await;
+    assert!(tokio::time::timeout(moment, handover.wanted()).await.is_err());
+    handover.release().await;
 }

@@ -232,7 +232,7 @@ async fn a_host_is_named_once() {
         ("1.0", &["x"], 200),
         ("1.0", &["x", "y"], 400),
     ] {
-        let hosts: String = hosts.iter().map(|host| format!("host: {host}\r\n")).collect();
+        let hosts = hosts.iter().fold(String::new(), |hosts, host| hosts + "host: " + host + "\r\n");
         let answer = say(server.address(), format!("GET /ok HTTP/{version}\r\n{hosts}connection: close\r\n\r\n")).await;
         if status == 400 {
             assert_envelope(&answer.replacen("HTTP/1.0", "HTTP/1.1", 1), 400, "INVALID_REQUEST");

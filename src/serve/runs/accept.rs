@@ -1,6 +1,6 @@
-//! Asking for a run, and for the repair of one. A run is answered for only when it is written down.
+//! Asking for a run. It is answered for only when it is written down.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json as Answer,
@@ -14,19 +14,13 @@ use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find::Found, input};
+use super::input;
 use crate::{
     journal::query::TenantScope,
-    model::{
-        envelope::ErrorCode,
-        hex::hex,
-        nearest,
-        run::{RunRecord, RunStatus},
-    },
+    model::{envelope::Envelope, hex::hex},
     runtime::{
-        accept::{Accepted, NewRun},
-        engine::Runtime,
-        journal::{Idempotency, RunAccepted, RunOwner},
+        accept::{Accepted, NewRun, key_was_used},
+        journal::{Acceptance, Idempotency},
     },
     serve::{
         access::caller::{Caller, Named},
@@ -35,18 +29,14 @@ use crate::{
             failure::Failure,
             large,
             outgoing::REPLAYED,
-            query::{InPath, idempotency_key},
+            query::idempotency_key,
         },
         caps::RunPlace,
         files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
-    transport::template::check_callers_prompt,
-    workflow::checked::{Step, Workflow},
+    workflow::checked::Workflow,
 };
-
-/// The longest prompt that may stand in for an agent's own.
-pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
 
 /// A run that is asked for.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -74,7 +64,7 @@ pub struct RunBody {
 
 /// The routes.
 pub fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::new().routes(routes!(start)).routes(routes!(repair)).routes(routes!(rerun))
+    OpenApiRouter::new().routes(routes!(start))
 }
 
 /// Starts a run, by JSON or by a multipart form that brings its files. It goes on whoever watches it. With `Idempotency-Key` a repeated request is answered with the run of the first one.
@@ -131,32 +121,51 @@ async fn accept(
     state: &AppState,
     running: &Running,
     caller: Caller,
-    body: RunBody,
+    mut body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<Accepted, Failure> {
-    let mut new = new_run(state, caller, body, idempotency)?;
+    let RunBody { tenant, feature, priority, user, .. } = &mut body;
+    let named = Named { tenant: tenant.take(), feature: feature.take(), priority: priority.take(), user: user.take() };
+    let caller = caller.naming(named)?;
+    // Before anything that may refuse it: whoever lost the answer learns in any case that the run goes on.
+    if let Some(accepted) = earlier(running, caller.tenant.as_deref(), idempotency.as_ref()).await? {
+        return Ok(accepted);
+    }
+    let mut new = new_run(state, &caller, body, idempotency)?;
     // The files are those of the run's tenant, whoever starts it: its agents are given no others.
     let scope = TenantScope::One(new.owner.tenant.clone());
     input::resolve_files(&running.files, scope, state.limits, &mut new.input).await?;
     let bytes = input::bytes_of(&new.input);
     let place = state.caps.run(new.owner.tenant.as_deref(), bytes)?;
-    let (runtime, state) = (Arc::clone(&running.runtime), state.clone());
-    // What is laid out and packed for the journal grows with the input.
-    let accepting = async move {
-        let accepted = large::begin(&state, bytes, async move { runtime.accept_run(new).await }).await?;
-        accepted.map_err(Failure::from)
-    };
-    taken_on(place, accepting).await
+    let runtime = Arc::clone(&running.runtime);
+    taken_on(state, (place, bytes), async move { runtime.accept_run(new).await }).await
 }
 
-/// A run holds its place until it is over, whoever watches it, and whether or not whoever asked for it is still there when it is accepted.
-/// Those that go on after a restart were let in before.
-async fn taken_on<E: Into<Failure> + Send + 'static>(
-    place: RunPlace,
-    accepting: impl Future<Output = Result<Accepted, E>> + Send + 'static,
+/// The run of an earlier request under the same key, if there was one, however full the service is.
+pub(super) async fn earlier(
+    running: &Running,
+    tenant: Option<&str>,
+    promise: Option<&Idempotency>,
+) -> Result<Option<Accepted>, Failure> {
+    let Some(promise) = promise else { return Ok(None) };
+    match running.journal.earlier(tenant.map(str::to_owned), promise.clone()).await? {
+        Some(Acceptance::Replayed { run_id }) => Ok(Some(running.runtime.accepted_before(run_id))),
+        Some(Acceptance::Conflict { .. }) => Err(key_was_used().into()),
+        Some(Acceptance::New) | None => Ok(None),
+    }
+}
+
+/// Waits until a run is accepted. It holds its place until it is over, whoever watches it, and whether or not whoever asked for it is still
+/// there when it is accepted. Those that go on after a restart were let in before.
+pub(super) async fn taken_on(
+    state: &AppState,
+    (place, bytes): (RunPlace, usize),
+    accepting: impl Future<Output = Result<Accepted, Box<Envelope>>> + Send + 'static,
 ) -> Result<Accepted, Failure> {
+    let state = state.clone();
     let accepting = tokio::spawn(async move {
-        let accepted = accepting.await;
+        // What is laid out and packed for the journal grows with the input.
+        let accepted = large::begin(&state, bytes, accepting).await.and_then(|accepted| Ok(accepted?));
         if let Ok(Accepted { handle: Some(handle), replayed: false, .. }) = &accepted {
             let handle = handle.clone();
             tokio::spawn(async move {
@@ -166,7 +175,7 @@ async fn taken_on<E: Into<Failure> + Send + 'static>(
         }
         accepted
     });
-    accepting.await.map_err(Failure::internal)?.map_err(Into::into)
+    accepting.await.map_err(Failure::internal)?
 }
 
 fn is_form(headers: &HeaderMap) -> bool {
@@ -200,12 +209,11 @@ fn hash_of(form: &Form) -> String {
 
 fn new_run(
     state: &AppState,
-    caller: Caller,
+    caller: &Caller,
     body: RunBody,
     idempotency: Option<Idempotency>,
 ) -> Result<NewRun, Failure> {
-    let RunBody { workflow, mut input, deadline_ms, priority, feature, tenant, user } = body;
-    let caller = caller.naming(Named { tenant, feature, priority, user })?;
+    let RunBody { workflow, mut input, deadline_ms, .. } = body;
     let workflow = workflow_of(state, workflow.as_deref())?;
     input::check(&workflow, &input, state.limits)?;
     state.places.bind(&workflow, &mut input);
@@ -237,128 +245,8 @@ fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Fa
     }
 }
 
-/// Starts a run that does again what was degraded or failed in this one, and takes over the rest.
-#[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
-    responses((status = 202, body = Object), (status = 404), (status = 409)))]
-pub(crate) async fn repair(
-    State(state): State<AppState>,
-    caller: Caller,
-    InPath(id): InPath<String>,
-    headers: HeaderMap,
-) -> Result<Response, Failure> {
-    state.ending.check()?;
-    let key = idempotency_key(&headers)?;
-    let running = state.running().await?;
-    let (mut old, record, owner) = over(&running, &caller, &id).await?;
-    // It was asked for where places might go further.
-    state.places.bind(&old.workflow, &mut old.input);
-    let idempotency =
-        key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
-    let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;
-    let runtime = Arc::clone(&running.runtime);
-    let accepted = taken_on(place, async move { runtime.repair(&old, &record, owner, idempotency).await }).await?;
-    answer(&running, accepted).await
-}
-
-/// A run that goes on from a step of another one.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RerunBody {
-    /// The first step that is done again; all that depends on it is done again too.
-    pub from: String,
-    /// A prompt for that step's agent instead of its own, in the new run only.
-    pub prompt: Option<String>,
-}
-
-/// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
-#[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)), request_body = RerunBody,
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
-pub(crate) async fn rerun(
-    State(state): State<AppState>,
-    caller: Caller,
-    InPath(id): InPath<String>,
-    headers: HeaderMap,
-    request: Request,
-) -> Result<Response, Failure> {
-    state.ending.check()?;
-    expect_json(&headers)?;
-    let key = idempotency_key(&headers)?;
-    let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
-    let digest = Sha256::digest([b"rerun ", id.as_bytes(), b" ", &whole.bytes[..]].concat());
-    let body: RerunBody = parse(&whole.bytes)?;
-    drop(whole);
-    let running = state.running().await?;
-    let (mut old, record, owner) = over(&running, &caller, &id).await?;
-    // It was asked for where places might go further.
-    state.places.bind(&old.workflow, &mut old.input);
-    let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
-    let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
-    let place = state.caps.run(old.owner.tenant.as_deref(), input::bytes_of(&old.input))?;
-    let (runtime, from) = (Arc::clone(&running.runtime), body.from);
-    let accepting = async move { runtime.rerun(&old, &record, &from, prompts, owner, idempotency).await };
-    let accepted = taken_on(place, accepting).await?;
-    answer(&running, accepted).await
-}
-
-/// Which agent's prompt is replaced, if the step is there and the prompt can be one.
-pub async fn prompts_of(
-    runtime: &Runtime,
-    workflow: &Workflow,
-    from: &str,
-    prompt: Option<String>,
-) -> Result<BTreeMap<String, String>, Failure> {
-    let steps = workflow.steps();
-    let Some(step) = steps.iter().find(|step| step.id() == from) else {
-        let known: Vec<&str> = steps.iter().map(Step::id).collect();
-        let hint = nearest::hint(from, known.iter().copied());
-        return Err(Failure::invalid(format!("there is no step {from:?}{hint} (steps: {})", known.join(", "))));
-    };
-    let Some(prompt) = prompt else { return Ok(BTreeMap::new()) };
-    let agent = step.agent();
-    // Agents that can pass a request on are those behind which a model stands.
-    if !runtime.agent(agent.as_str()).is_some_and(|agent| agent.relays()) {
-        return Err(Failure::invalid(format!("agent {agent} of step {from} has no prompt to replace")));
-    }
-    if prompt.len() > PROMPT_BYTES_MAX {
-        return Err(Failure::invalid(format!("the prompt is larger than {PROMPT_BYTES_MAX} bytes")));
-    }
-    check_callers_prompt(&prompt)
-        .await
-        .map_err(|error| Failure::invalid(format!("the prompt cannot be used: {error}")))?;
-    Ok(BTreeMap::from([(agent.to_string(), prompt)]))
-}
-
-/// Says what state a run is in that must be over for what is asked, and what to do next.
-pub fn not_over(id: &str, status: RunStatus) -> Failure {
-    let status = status.as_str();
-    let next =
-        "wait for its end (GET /v1/runs/{id}/result?wait=60) or cancel it (POST /v1/runs/{id}/cancel), then ask again";
-    let message = format!("run {id} is {status}, not over: {}", next.replace("{id}", id));
-    Failure::new(ErrorCode::Conflict, message).with_detail("status", status)
-}
-
-/// A run that is over, and whose its successor is: the old one's owner's, whoever asks for it.
-async fn over(
-    running: &Running,
-    caller: &Caller,
-    id: &str,
-) -> Result<(RunAccepted, Arc<RunRecord>, RunOwner), Failure> {
-    let found = Found::of(running, caller, id).await?;
-    let record = found.record(running).await?;
-    if !record.status.is_terminal() {
-        return Err(not_over(id, record.status));
-    }
-    let old = running.journal.accepted(id).await?.ok_or_else(|| Failure::not_found(format_args!("run {id:?}")))?;
-    let owner = RunOwner {
-        key_id: caller.key_name().map(str::to_owned),
-        traceparent: Some(caller.facts.traceparent.clone()),
-        ..old.owner.clone()
-    };
-    Ok((old, record, owner))
-}
-
 /// 202 with the run as it stands, and where it is to be found.
-async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
+pub(super) async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
     let record = if let Some(handle) = &accepted.handle {
         handle.record()
     } else {

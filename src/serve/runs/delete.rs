@@ -11,7 +11,7 @@ use axum::{
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{accept::not_over, find::Found};
+use super::{find::Found, linked::not_over};
 use crate::{
     journal::remove::Deletion,
     serve::{

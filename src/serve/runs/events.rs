@@ -59,7 +59,7 @@ pub(crate) async fn events(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let after = after_of(&headers)?.or(query.after).unwrap_or(0);
-    let running = state.running().await?;
+    let running = state.running_at_leisure().await?;
     let found = {
         let _place = state.caps.opening().await?;
         watcher.find(&running, &id).await?

@@ -108,7 +108,7 @@ pub(crate) async fn result(
     Asked(query): Asked<WaitQuery>,
 ) -> Result<Response, Failure> {
     let wait = Duration::try_from_secs_f64(query.wait).map_err(|_| Failure::invalid("wait must be seconds"))?;
-    let running = state.running().await?;
+    let running = if wait.is_zero() { state.running().await? } else { state.running_at_leisure().await? };
     let found = {
         let _place = state.caps.query()?;
         watcher.find(&running, &id).await?

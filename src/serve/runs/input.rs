@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     journal::{files::store::FileStore, query::TenantScope},
+    model::weight,
     serve::{
         answer::failure::Failure,
         files::input::{FILE_ID, as_value, id_of, ids_within, with_files},
@@ -50,17 +51,12 @@ pub async fn resolve_files(
 
 /// About the memory that an input takes while its run goes on.
 pub fn bytes_of(input: &Map<String, Value>) -> usize {
-    fn of(value: &Value) -> usize {
-        let within = match value {
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(of).sum(),
-            Value::Object(fields) => bytes_of(fields),
-            _ => 0,
-        };
-        // Bounded by the depth and size that the parser of requests allows.
-        within + size_of::<Value>()
-    }
-    input.iter().map(|(name, value)| name.len() + of(value)).sum()
+    weight::of_fields(input)
+}
+
+/// The same for one value.
+pub fn bytes_of_value(value: &Value) -> usize {
+    weight::of_value(value)
 }
 
 /// Checks inputs: names, kinds, sizes. Whether files are there is asked later.

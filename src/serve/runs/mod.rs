@@ -7,6 +7,7 @@ pub mod events;
 pub mod find;
 pub mod follow;
 pub mod input;
+pub mod linked;
 pub mod list;
 pub mod screen;
 pub mod watch;

@@ -16,6 +16,29 @@ async fn a_key_is_needed_and_must_be_known() {
     world.ask("GET", "/healthz", &[], "").await.is(200);
 }
 
+/// Who names two callers is none of them.
+#[tokio::test]
+async fn two_keys_in_one_request_are_refused() {
+    let world = World::usual().await;
+    let (ann, bob) = (("authorization", "Bearer ann"), ("authorization", "Bearer bob"));
+    for (headers, is_one) in [
+        (&[ann, ann][..], true),
+        (&[ann, ("x-api-key", "ann")], true),
+        (&[ann, ("x-api-key", "not one of ours")], true),
+        (&[ann, bob], false),
+        (&[ann, ("x-api-key", "bob")], false),
+        (&[("x-api-key", "ann"), ("x-api-key", "bob")], false),
+    ] {
+        let got = world.ask("GET", "/v1/runs", headers, "").await;
+        if is_one {
+            got.is(200);
+        } else {
+            got.fails(400, "INVALID_REQUEST");
+            assert!(!got.text.contains("bob"), "{headers:?}: a key is told: {}", got.text);
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_another_tenants_is_not_there() {
     let world = World::usual().await;

@@ -83,6 +83,36 @@ async fn live_runs_are_bounded_in_number_and_in_bytes() {
     }
 }
 
+/// Whoever lost the answer learns that the run goes on, most of all where no other can be asked for.
+#[tokio::test]
+async fn an_idempotency_key_answers_while_no_run_has_a_place() {
+    let world = World::with(&keys(), ServeSettings { runs_tenant_max: 2, ..ServeSettings::default() }).await;
+    let old = world.ended_run("ann").await;
+    let keyed = async |path: &str, key: &str, body: &str| {
+        world.ask("POST", path, &[("x-api-key", "ann"), ("idempotency-key", key)], body).await
+    };
+    let (hanging, rerun) = (r#"{"workflow":"hanging"}"#, format!("/v1/runs/{old}/rerun"));
+    until("the run that is over frees its place", || world.state.caps.run(Some("acme"), 0).is_ok()).await;
+    let from = r#"{"from":"echo"}"#;
+    let again = keyed(&rerun, "again", from).await.is(202).json()["run_id"].clone();
+    world.with_key("ann", "GET", &format!("/v1/runs/{}/result?wait=30", again.as_str().unwrap()), "").await.is(200);
+    until("that one too", || world.state.caps.run(Some("acme"), 0).is_ok()).await;
+    let first = keyed("/v1/runs", "first", hanging).await.is(202).json()["run_id"].clone();
+    let held = world.state.caps.run(Some("acme"), 0).unwrap();
+    for (path, key, body, want) in [("/v1/runs", "first", hanging, &first), (&*rerun, "again", from, &again)] {
+        let got = keyed(path, key, body).await;
+        assert_eq!(
+            (got.is(202).json().get("run_id"), got.headers["idempotency-replayed"].as_bytes()),
+            (Some(want), &b"true"[..])
+        );
+        keyed(path, "new", body).await.fails(503, "LOAD_SHED");
+    }
+    keyed("/v1/runs", "first", r#"{"workflow":"one","input":{"text":"x"}}"#).await.fails(422, "INVALID_REQUEST");
+    keyed("/v1/runs", "first", r#"{"workflow":"gone"}"#).await.fails(422, "INVALID_REQUEST");
+    keyed("/v1/runs", "new", r#"{"workflow":"gone"}"#).await.fails(404, "NOT_FOUND");
+    drop(held);
+}
+
 /// Whoever asks for large answers and does not read them: what waits for them in memory is bounded, and everybody's small questions go on.
 #[tokio::test]
 async fn answers_that_are_not_read_are_bounded_in_bytes() {

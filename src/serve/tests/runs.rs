@@ -1,5 +1,15 @@
 //! Runs over HTTP from their acceptance to their deletion.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{Request, StatusCode},
+};
+use futures_util::StreamExt as _;
 use serde_json::Value;
 
 use super::support::{World, until};
@@ -72,6 +82,61 @@ fn form(boundary: &str, parts: &[(&str, &str)]) -> (String, String) {
     };
     let body: String = parts.iter().map(part).collect();
     (format!("{body}--{boundary}--\r\n"), format!("multipart/form-data; boundary={boundary}"))
+}
+
+/// The body is sent in these pieces; how many of them were taken.
+async fn send_in_pieces(world: &World, pieces: Vec<Bytes>) -> (StatusCode, Value, usize) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let pieces = futures_util::stream::iter(pieces).map(move |piece| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, std::io::Error>(piece)
+    });
+    let request = Request::builder().method("POST").uri("/v1/runs").header("x-api-key", "ann");
+    let request = request.header("content-type", "multipart/form-data; boundary=b").body(Body::from_stream(pieces));
+    let answer = world.send(request.unwrap()).await;
+    let status = answer.status();
+    let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap(), taken.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn the_header_of_a_part_is_bounded_however_it_is_sent() {
+    let world = World::usual().await;
+    let opening = "--b\r\ncontent-disposition: form-data; name=\"";
+    let whole = "--b\r\ncontent-disposition: form-data; name=\"text\"\r\n\r\nx\r\n";
+    // A header without an end, one behind a part that is whole, and what is no form at all.
+    for beginning in [opening.to_owned(), format!("{whole}{opening}"), String::new()] {
+        for piece_bytes in [1 << 20, 1_000] {
+            let more = std::iter::repeat_n(Bytes::from("a".repeat(piece_bytes)), 200);
+            let pieces = std::iter::once(Bytes::from(beginning.clone())).chain(more).collect();
+            let (status, body, taken) = send_in_pieces(&world, pieces).await;
+            assert_eq!(
+                (status.as_u16(), body["error"]["error_code"].as_str()),
+                (400, Some("INVALID_REQUEST")),
+                "{body}"
+            );
+            let message = body["error"]["message"].as_str().unwrap();
+            assert!(message.contains("longer than 16384 bytes"), "{message}");
+            assert!(taken <= 2 + 16_384_usize.div_ceil(piece_bytes) + 1, "{taken} pieces of {piece_bytes} bytes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_form_is_read_in_whatever_pieces_it_comes() {
+    let world = World::usual().await;
+    let text = "x".repeat(100_000);
+    let extra = format!("name=\"text\"\r\nx-note: {}", "n".repeat(15_000));
+    let (body, _) = form("b", &[("name=\"workflow\"", "one"), (&extra, &text)]);
+    for piece_bytes in [1, 1_000, 1 << 20] {
+        let pieces: Vec<Bytes> = body.as_bytes().chunks(piece_bytes).map(Bytes::copy_from_slice).collect();
+        let all = pieces.len();
+        let (status, answer, taken) = send_in_pieces(&world, pieces).await;
+        // The piece with the end of the form ends the reading, wherever in the last bytes that is.
+        assert_eq!(status.as_u16(), 202, "{answer}");
+        assert!(all - taken <= 2, "{taken} of {all}");
+    }
 }
 
 #[tokio::test]
@@ -234,4 +299,40 @@ async fn large_bodies_are_answered_like_small_ones() {
         world.state.caps.body().grow(all).is_ok()
     })
     .await;
+}
+
+/// What a repair or a rerun of a large run costs is not paid on the threads that answer everybody else.
+#[tokio::test]
+async fn runs_that_go_on_from_large_ones_are_laid_out_beside_the_workers() {
+    let world = World::usual().await;
+    let ended = async |text: &str| {
+        let body = format!(r#"{{"workflow":"one","input":{{"text":"{text}"}}}}"#);
+        let run = world.with_key("ann", "POST", "/v1/runs", &body).await.is(202).json();
+        let path = format!("/v1/runs/{}", run["run_id"].as_str().unwrap());
+        world.with_key("ann", "GET", &format!("{path}/result?wait=30"), "").await.is(200);
+        path
+    };
+    let (large, small) = (ended(&"x".repeat(400_000)).await, ended("x").await);
+    let moment = std::time::Duration::from_millis(200);
+    let mut turns = Vec::new();
+    while let Ok(turn) = tokio::time::timeout(moment, world.state.caps.large()).await {
+        turns.push(turn.unwrap());
+    }
+    let (repair, rerun) = (format!("{large}/repair"), format!("{large}/rerun"));
+    let from = r#"{"from":"echo"}"#;
+    let repairing = world.with_key("ann", "POST", &repair, "");
+    let rerunning = world.with_key("ann", "POST", &rerun, from);
+    tokio::pin!(repairing, rerunning);
+    tokio::select! {
+        got = &mut repairing => panic!("it was worked on without a turn: {got:?}"),
+        got = &mut rerunning => panic!("it was worked on without a turn: {got:?}"),
+        () = tokio::time::sleep(moment) => {}
+    }
+    world.with_key("ann", "POST", &format!("{small}/rerun"), from).await.is(202);
+    drop(turns);
+    repairing.await.fails(409, "CONFLICT");
+    let run = rerunning.await.is(202).json();
+    let result = format!("/v1/runs/{}/result?wait=30", run["run_id"].as_str().unwrap());
+    let ended = world.with_key("ann", "GET", &result, "").await.is(200).json();
+    assert_eq!(ended["output"]["text"].as_str().map(str::len), Some(400_000));
 }
