@@ -26,7 +26,7 @@ use crate::{
         bulkhead::{Full, Member},
         compartment::{
             directory::{Directory, Names, Place, Stranger},
-            line::{LineFull, LineId, Order, Ticket},
+            line::{Bounds, LineFull, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
             settings::{ClassSettings, CompartmentSettings},
@@ -56,8 +56,8 @@ pub(crate) struct State {
 
 /// Who waits in the line.
 pub(crate) enum Waiter {
-    /// A caller, in its own task.
-    Call(oneshot::Sender<Served>),
+    /// A caller, in its own task. It is served, or hears that a higher class took its place.
+    Call(oneshot::Sender<Result<Served, LineFull>>),
     /// A step of a run. It is asked for by the orchestrator.
     Step(Arc<RunCell>, StepKey),
 }
@@ -317,11 +317,19 @@ impl Compartments {
             Lining::Call { served, .. } => Waiter::Call(served),
             Lining::Step { run, key, .. } => Waiter::Step(run, key),
         };
-        let joined = pool.join(Order { class, since, number }, line, ways, waiter, now).map_err(NoPlace::Full)?;
+        let joined = pool.join(Order { class, since, number }, &line, ways, waiter, now).map_err(NoPlace::Full)?;
         Self::show_line(pool);
         drop(state);
         Ok(match joined {
             Joined::Waits(ticket) => LinedUp::Waits(ticket),
+            Joined::InPlaceOf { ticket, displaced, full } => {
+                // Steps of runs stand in a line that nobody is sent out of.
+                if let Waiter::Call(caller) = displaced {
+                    // Who has left meanwhile need not hear of it.
+                    let _ = caller.send(Err(full));
+                }
+                LinedUp::Waits(ticket)
+            }
             Joined::Granted(granted) => LinedUp::Served(served(shared, &granted)),
         })
     }
@@ -398,9 +406,9 @@ fn show_feature(state: &State, seat: Seat) {
 /// Who wants to line up.
 pub(crate) enum Lining {
     /// A caller that stands there since then, with a number that tells those of one moment apart; what it gets is sent there.
-    Call { served: oneshot::Sender<Served>, since: Timestamp, number: u64 },
+    Call { served: oneshot::Sender<Result<Served, LineFull>>, since: Timestamp, number: u64 },
     /// A step of a run.
-    Step { run: Arc<RunCell>, key: StepKey, line: (LineId, u32) },
+    Step { run: Arc<RunCell>, key: StepKey, line: Bounds },
 }
 
 /// What became of it.
@@ -430,7 +438,7 @@ fn served(shared: &Arc<Shared>, granted: &Granted<Waiter>) -> Served {
 fn deliver(shared: &Arc<Shared>, granted: Granted<Waiter>) {
     let served = served(shared, &granted);
     match granted.who {
-        Waiter::Call(caller) => drop(caller.send(served)),
+        Waiter::Call(caller) => drop(caller.send(Ok(served))),
         Waiter::Step(run, key) => {
             shared.orchestrator.cast(OrchestratorMessage::Served { run, key, served: Box::new(served) });
         }

@@ -20,7 +20,10 @@ use crate::{
     model::clock::Timestamp,
     policy::{
         breaker::state::GateView,
-        compartment::{directory::Place, line::Ticket},
+        compartment::{
+            directory::Place,
+            line::{LineFull, Ticket},
+        },
     },
 };
 
@@ -48,6 +51,14 @@ enum Stood {
     Dismissed,
     /// Its patience is over.
     InVain,
+}
+
+/// Why it could not go on standing there.
+enum NotStood {
+    /// There was no place, or somebody of a higher class took it.
+    Full(LineFull),
+    /// Something else refuses it.
+    Refused(Refusal),
 }
 
 /// What a caller has who waited for a model.
@@ -135,7 +146,11 @@ impl AgentHandle {
             let front = self.here(patience.as_mut()).await?;
             let targets = front.targets_in_line();
             let stood = front.stand(&targets, (context, known.take()), age, patience.as_mut()).await;
-            let served = match stood.map_err(|full| full.unwrap_or_else(|| refusal.clone()))? {
+            let told = |not_stood| match not_stood {
+                NotStood::Full(full) => refusal.clone().in_full_line(full),
+                NotStood::Refused(refusal) => refusal,
+            };
+            let served = match stood.map_err(told)? {
                 Stood::Served(served) => served,
                 Stood::Dismissed => continue,
                 Stood::InVain if left.is_some_and(|left| left <= wait) => return Err(Refusal::Deadline),
@@ -176,14 +191,14 @@ impl AgentHandle {
         }
     }
 
-    /// Stands in the line for these targets until something ends it. An error is what refuses: `None` is a line that is full.
+    /// Stands in the line for these targets until something ends it.
     async fn stand(
         &self,
         targets: &[Arc<AgentCore>],
         (context, known): (&CallContext, Option<&Place>),
         (since, number): (Timestamp, u64),
         patience: Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<Stood, Option<Refusal>> {
+    ) -> Result<Stood, NotStood> {
         let shared = &self.shared;
         let (sender, mut served) = oneshot::channel();
         let who = Lining::Call { served: sender, since, number };
@@ -191,20 +206,22 @@ impl AgentHandle {
         let ticket = match shared.compartments.line_up(shared, targets, asking, who, shared.now()) {
             Ok(LinedUp::Served(served)) => return Ok(Stood::Served(served)),
             Ok(LinedUp::Waits(ticket)) => ticket,
-            Err(NoPlace::Full(_)) => return Err(None),
-            Err(NoPlace::Stranger(stranger)) => return Err(Some(Refusal::Stranger { stranger })),
+            Err(NoPlace::Full(full)) => return Err(NotStood::Full(full)),
+            Err(NoPlace::Stranger(stranger)) => return Err(NotStood::Refused(Refusal::Stranger { stranger })),
         };
         let standing = Standing { shared, ticket };
         let stood = tokio::select! {
             biased;
-            // Nobody who stands here is let go without a slot but by a reload that took the agent away, or moved it.
-            served = &mut served => Some(served.map_or(Stood::Dismissed, Stood::Served)),
-            () = shared.stopping.cancelled() => return Err(Some(Refusal::ShuttingDown)),
+            // Nobody who stands here is let go without a word but by a reload that took the agent away, or moved it.
+            told = &mut served => Some(told.map_or(Ok(Stood::Dismissed), |told| told.map(Stood::Served))),
+            () = shared.stopping.cancelled() => return Err(NotStood::Refused(Refusal::ShuttingDown)),
             () = patience => None,
         };
         drop(standing);
         // Served between the end of its patience and its leaving: what is there is used.
-        Ok(stood.unwrap_or_else(|| served.try_recv().map_or(Stood::InVain, Stood::Served)))
+        let stood =
+            stood.unwrap_or_else(|| served.try_recv().map_or(Ok(Stood::InVain), |told| told.map(Stood::Served)));
+        stood.map_err(NotStood::Full)
     }
 
     /// The targets that would take a call if they had a slot; all of them if none would.

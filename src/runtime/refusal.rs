@@ -18,7 +18,10 @@ use crate::{
     policy::{
         breaker::state::{Reason, Refusal as GateRefusal},
         bulkhead::{Full, RETRY_AFTER_MAX},
-        compartment::directory::{Place, Stranger},
+        compartment::{
+            directory::{Place, Stranger},
+            line::LineFull,
+        },
         fallback::Reason as FallbackReason,
         retry::is_retryable,
         run_caps::CapReached,
@@ -44,7 +47,7 @@ pub(crate) enum Refusal {
     Gate { breaker: Arc<str>, refusal: GateRefusal, now: Timestamp, jitter: f64 },
     /// No slot.
     #[error("no slot free in {compartment}")]
-    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>> },
+    Bulkhead { compartment: Arc<str>, full: Full, reach: Reach, place: Option<Box<Place>>, line: Option<LineFull> },
     /// No request is free this minute.
     #[error("{} requests a minute of {} are used up", .too_many.per_minute, .too_many.of)]
     Rate { too_many: TooMany, retry_after: Duration },
@@ -90,9 +93,21 @@ impl Refusal {
     /// No slot, or none for this caller.
     pub(crate) fn of_no_seats(no_seats: NoSeats) -> Self {
         match no_seats {
-            NoSeats::Full { count, full, reach, place } => Self::Bulkhead { compartment: count, full, reach, place },
+            NoSeats::Full { count, full, reach, place } => {
+                Self::Bulkhead { compartment: count, full, reach, place, line: None }
+            }
             NoSeats::Stranger(stranger) => Self::Stranger { stranger },
         }
+    }
+
+    /// A slot is missing, and so is a place in the line for it.
+    pub(crate) fn in_full_line(mut self, full: LineFull) -> Self {
+        match &mut self {
+            Self::Bulkhead { line, .. } => *line = Some(full),
+            Self::Everywhere { spoken, .. } => **spoken = spoken.as_ref().clone().in_full_line(full),
+            _ => {}
+        }
+        self
     }
 
     /// One refusal of several targets, in the order they were asked, with the earliest wait of all. The one it speaks with is the
@@ -217,9 +232,7 @@ impl Refusal {
             Self::Volume { shut } => {
                 Envelope::new(ErrorCode::CallVolumeExceeded, message).with_retry_after(shut.retry_after.as_secs_f64())
             }
-            Self::Bulkhead { compartment, full, .. } => Envelope::new(ErrorCode::AgentBulkheadFull, message)
-                .with_retry_after(full.retry_after.as_secs_f64())
-                .with_detail("compartment", &**compartment),
+            Self::Bulkhead { compartment, full, line, .. } => bulkhead_envelope(compartment, *full, *line, &message),
             Self::Warming { model, wait } => Envelope::new(ErrorCode::AgentWarming, message)
                 .with_retry_after(wait.as_secs_f64())
                 .with_detail("model", &**model),
@@ -236,6 +249,17 @@ impl Refusal {
 /// Whether another target may have tokens left where this one has none.
 fn is_of_target(refused: &NoTokens) -> bool {
     matches!(refused.account, AccountId::Provider(_))
+}
+
+fn bulkhead_envelope(compartment: &str, full: Full, line: Option<LineFull>, message: &str) -> Envelope {
+    let text = line.map_or_else(|| message.to_owned(), |line| format!("{message}, and {line}"));
+    let envelope = Envelope::new(ErrorCode::AgentBulkheadFull, text)
+        .with_retry_after(full.retry_after.as_secs_f64())
+        .with_detail("compartment", compartment);
+    match line {
+        Some(line) => envelope.with_detail("line_max", line.length_max),
+        None => envelope,
+    }
 }
 
 fn tokens_envelope(refused: &NoTokens, message: String) -> Envelope {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     model::envelope::{Envelope, ErrorCode},
-    policy::compartment::directory::LINE_OF_STEPS,
+    policy::compartment::{directory::LINE_OF_STEPS, line::Bounds},
     workflow::plan::action::{CallFailed, CallRequest, StepKey},
 };
 
@@ -28,7 +28,7 @@ impl OrchestratorActor {
         let agent = self.agent_of(request)?;
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent };
         let targets = handle.targets_in_line();
-        let lining = Lining::Step { run: Arc::clone(run), key: request.key, line: (LINE_OF_STEPS, LINE_MAX) };
+        let lining = Lining::Step { run: Arc::clone(run), key: request.key, line: Bounds::of(LINE_OF_STEPS, LINE_MAX) };
         let (asking, now) = (run.context.asking(), self.shared.now());
         let ticket = match self.shared.compartments.line_up(&self.shared, &targets, (asking, None), lining, now) {
             Ok(LinedUp::Waits(ticket)) => Some(ticket),

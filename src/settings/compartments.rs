@@ -10,10 +10,13 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    policy::compartment::settings::{
-        CompartmentSettings, CountedTokens, FEATURES_MAX, FeatureSettings, LINE_MAX, LINE_MAX_DEFAULT, Rates,
-        TENANTS_MAX, TENANTS_MAX_DEFAULT, TIERS_MAX, TenantSettings, TierSettings, UnknownFeature, UnknownTenant,
-        WAIT_MAX,
+    policy::compartment::{
+        directory::SHARED_TENANT,
+        settings::{
+            CompartmentSettings, CountedTokens, FEATURES_MAX, FeatureSettings, LINE_MAX, LINE_MAX_DEFAULT, Rates,
+            TENANTS_MAX, TENANTS_MAX_DEFAULT, TIERS_MAX, TenantSettings, TierSettings, UnknownFeature, UnknownTenant,
+            WAIT_MAX,
+        },
     },
     runtime::settings::SLOTS_MAX,
 };
@@ -204,13 +207,20 @@ fn read_max_wait(reader: &mut Reader<'_, '_>) -> Duration {
     wait
 }
 
-/// Tenants must be of a tier that is there.
+/// Tenants must be of a tier that is there, and none may have the name under which strangers are counted: it would be one of them.
 pub(super) fn check_tenants(
     settings: &CompartmentSettings,
     origin: impl Fn(&str) -> Origin,
     problems: &mut Vec<Problem>,
 ) {
+    let counts_strangers = settings.unknown_tenant != UnknownTenant::Refused;
     for tenant in &settings.tenants {
+        if counts_strangers && tenant.name.as_str() == SHARED_TENANT {
+            let (key, value) = (key_path("tenants", tenant.name.as_str()), None);
+            let rule =
+                "tenants that are not known are counted under this name (compartments.unknown_tenant)".to_owned();
+            problems.push(Problem { origin: origin(&key_path(&key, "tier")), key, value, rule });
+        }
         if !settings.tiers.iter().any(|tier| tier.name == tenant.tier) {
             let key = key_path(&key_path("tenants", tenant.name.as_str()), "tier");
             let value = Some(format!("{:?}", tenant.tier.as_str()));
@@ -292,6 +302,10 @@ tenants_max = 500
             (
                 "[features.'a b']\nslots = 1",
                 "w.toml:1: features.\"a b\": \"a b\" is no name: 1 to 64 letters, digits, '-', '_' or '.', the first a letter or digit",
+            ),
+            (
+                "[compartments]\nunknown_tenant = 'shared'\ntier = 'free'\n[tiers.free]\n[tenants.other]\ntier = 'free'",
+                "w.toml:6: tenants.other: tenants that are not known are counted under this name (compartments.unknown_tenant)",
             ),
             ("[tenants.acme]\ntier = 'gold'", "w.toml:2: tenants.acme.tier = \"gold\": must be one of [tiers]"),
             ("[tenants.acme]", "w.toml:1: tenants.acme.tier: must be set: one of [tiers]"),

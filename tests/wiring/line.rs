@@ -149,6 +149,63 @@ async fn a_line_is_bounded_and_a_death_of_the_actor_keeps_it() {
     }
 }
 
+/// A line full of low classes is no wall for a high one: the youngest of the lowest gives way, and is told so at once.
+#[tokio::test(start_paused = true)]
+async fn a_high_class_finds_a_place_in_a_line_full_of_low_ones() {
+    let mut compartments = one_feature(10, s(60));
+    compartments.features[0].line_max = 3;
+    let (runtime, _) = world(1, compartments).await;
+    let mut low = Vec::new();
+    for class in ["background", "background", "batch", "background"] {
+        low.push(calling(&runtime, context("chat", "", class)));
+        settle().await;
+    }
+    let refused = calling(&runtime, context("chat", "", "background")).await.unwrap();
+    assert_eq!(code(&refused), "AGENT_BULKHEAD_FULL");
+    assert_eq!(refused.unwrap_err().envelope.details["line_max"], 3);
+    let began = Instant::now();
+    let first = calling(&runtime, context("chat", "", "critical"));
+    settle().await;
+    let youngest = low.pop().unwrap().await.unwrap();
+    assert_eq!((code(&youngest), began.elapsed()), ("AGENT_BULKHEAD_FULL".into(), s(0)), "told at once");
+    assert!(youngest.unwrap_err().envelope.message.contains("the line for slots is full (3 wait)"));
+    let second = calling(&runtime, context("chat", "", "interactive"));
+    settle().await;
+    assert!(
+        low[1].is_finished() && !low[2].is_finished(),
+        "the batch call is of a higher class than the background one"
+    );
+    let refused = calling(&runtime, context("chat", "", "background")).await.unwrap();
+    assert_eq!(code(&refused), "AGENT_BULKHEAD_FULL", "nobody gives way to its like");
+    for call in [low.remove(0), first, second, low.pop().unwrap()] {
+        assert_eq!(code(&call.await.unwrap()), "OK");
+    }
+}
+
+/// A tenant whose callers wait for its own slots leaves half of the line to those who wait for theirs.
+#[tokio::test(start_paused = true)]
+async fn one_tenants_flood_does_not_fill_the_line_of_another() {
+    let chat = FeatureSettings { max_wait: s(60), line_max: 20, ..FeatureSettings::new(name("chat")) };
+    let tier = TierSettings { slots: Some(2), max_wait: s(60), ..TierSettings::new(name("free")) };
+    let tenant = |of: &str| TenantSettings { name: name(of), tier: name("free") };
+    let compartments = CompartmentSettings {
+        features: vec![chat],
+        tiers: vec![tier],
+        tenants: vec![tenant("acme"), tenant("beta")],
+        ..CompartmentSettings::default()
+    };
+    let (runtime, _) = world(4, compartments).await;
+    let acme: Vec<Calling> = (0..60).map(|_| calling(&runtime, context("chat", "acme", ""))).collect();
+    settle().await;
+    assert_eq!(acme.iter().filter(|call| !call.is_finished()).count(), 12, "two run, and half of the line waits");
+    let beta: Vec<Calling> = (0..4).map(|_| calling(&runtime, context("chat", "beta", ""))).collect();
+    for call in beta {
+        assert_eq!(code(&call.await.unwrap()), "OK");
+    }
+    let refused = acme.into_iter().next_back().unwrap().await.unwrap().unwrap_err().envelope;
+    assert!(refused.message.contains("the line for slots is full (10 wait of this tenant)"), "{}", refused.message);
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_count_is_a_cap_of_its_own_and_is_named() {
     let tier = TierSettings { slots: Some(4), ..TierSettings::new(name("free")) };

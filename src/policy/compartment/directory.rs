@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    line::LineId,
+    line::{Bounds, LineId, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::Pool,
     settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
@@ -19,13 +19,18 @@ use crate::{
 };
 
 /// The name under which tenants that are not known are counted together.
-pub(super) const SHARED_TENANT: &str = "other";
+pub const SHARED_TENANT: &str = "other";
+/// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
+const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
 const LINE_OF_FIRST_FEATURE: u32 = 2;
 /// The line of steps of runs.
 pub const LINE_OF_STEPS: LineId = LineId(0);
+
+/// Tenants that are looked at when one is to make room: this many at a time, so that a crowd of new names costs each of them little.
+const LOOKED_AT: usize = 64;
 
 /// A feature or tenant that may not call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +73,7 @@ pub struct Place {
     /// How long its calls may wait in line.
     pub max_wait: Duration,
     /// In which line, and how many may stand there.
-    pub line: (LineId, u32),
+    pub line: Bounds,
     /// Of which version of the directory this is: with another one, the counts may be somebody else's.
     version: u64,
 }
@@ -81,12 +86,22 @@ pub(super) struct Feature {
 
 #[derive(Debug)]
 pub(super) struct Tenant {
+    /// Tells it from every other one that was ever counted.
+    pub(super) number: u64,
     pub(super) tier: usize,
     /// Whether newcomers of this name are counted here: not once a reload has taken the tenant away.
     pub(super) is_known: bool,
     pub(super) count: Option<CountId>,
     /// Features' places and counts.
     pub(super) cells: Vec<(u16, CountId)>,
+}
+
+/// What a call needs for its tenant's sake.
+struct OfTenant {
+    number: u64,
+    count: Option<CountId>,
+    cell: Option<CountId>,
+    max_wait: Duration,
 }
 
 /// The features and tenants of one runtime.
@@ -102,6 +117,10 @@ pub struct Directory {
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
     pub(super) tenants_max: usize,
+    /// How many of those that are counted no configuration names: only they are bounded here.
+    pub(super) strangers: usize,
+    /// How many tenants were ever counted.
+    issued: u64,
     /// Another one whenever counts were taken away or other settings came.
     pub(super) version: u64,
 }
@@ -163,16 +182,21 @@ impl Directory {
         let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
         let mut needs = Needs::of(own.map(seat));
+        let mut line = Bounds { when_full: WhenFull::DisplaceLower, ..Bounds::of(LineId(line), line_max) };
         if !self.tiers.is_empty() {
-            let (tenant, cell, tier_wait) = match (self.tenant(pool, tenant, feature), names) {
+            let tenant = match (self.tenant(pool, tenant, feature), names) {
                 (Err(Stranger::Tenant | Stranger::NoTenant), Names::Accepted) => self.counted_once(tenant, feature),
-                (counts, _) => counts?,
+                (tenant, _) => Some(tenant?),
             };
-            tenant.into_iter().chain(cell).for_each(|count| needs.push(seat(count)));
+            let tier_wait = tenant.as_ref().map_or(Duration::ZERO, |tenant| tenant.max_wait);
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
+            if let Some(tenant) = tenant {
+                tenant.count.into_iter().chain(tenant.cell).for_each(|count| needs.push(seat(count)));
+                line.of_tenant = Some((tenant.number, line_max.div_ceil(TENANTS_IN_FULL_LINE_MIN)));
+            }
         }
         let max_wait = waits.unwrap_or(Duration::ZERO);
-        Ok(Place { feature: member.feature, needs, max_wait, line: (LineId(line), line_max), version: self.version })
+        Ok(Place { feature: member.feature, needs, max_wait, line, version: self.version })
     }
 
     /// Whether a place that was found before is still what would be found now.
@@ -197,10 +221,10 @@ impl Directory {
     }
 
     /// The counts that a tenant had, if calls of its are still counted there.
-    fn counted_once(&self, name: Option<&str>, feature: Option<u16>) -> (Option<CountId>, Option<CountId>, Duration) {
-        let Some(tenant) = name.and_then(|name| self.tenants.get(name)) else { return (None, None, Duration::ZERO) };
+    fn counted_once(&self, name: Option<&str>, feature: Option<u16>) -> Option<OfTenant> {
+        let tenant = name.and_then(|name| self.tenants.get(name))?;
         let cell = tenant.cells.iter().find(|(of, _)| Some(*of) == feature).map(|(_, cell)| *cell);
-        (tenant.count, cell, Duration::ZERO)
+        Some(OfTenant { number: tenant.number, count: tenant.count, cell, max_wait: Duration::ZERO })
     }
 
     fn feature(&self, name: Option<&str>) -> Result<Option<u16>, Stranger> {
@@ -221,7 +245,7 @@ impl Directory {
         pool: &mut Pool<T>,
         name: Option<&str>,
         feature: Option<u16>,
-    ) -> Result<(Option<CountId>, Option<CountId>, Duration), Stranger> {
+    ) -> Result<OfTenant, Stranger> {
         let ratio = feature.and_then(|place| self.features.get(usize::from(place))?.settings.ratio);
         if let Some(counted) = name.and_then(|name| self.counted(name, feature.zip(ratio))) {
             return Ok(counted);
@@ -235,21 +259,24 @@ impl Directory {
             (_, None, None) => return Err(Stranger::NoTenant),
         };
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
-        let max_wait = settings.max_wait;
+        let (slots, max_wait) = (settings.slots, settings.max_wait);
+        let cell_slots = ratio.and_then(|ratio| settings.cell_slots(ratio));
         if !self.tenants.contains_key(name) {
-            if self.tenants.len() >= self.tenants_max {
-                if !forget_idle(&mut self.tenants, &mut self.turns, pool) {
+            // Tenants that are known are as many as the configuration names, and need no room that strangers could take from them.
+            if known.is_none() {
+                if self.strangers >= self.tenants_max && !self.forget_idle(pool) {
                     return Err(Stranger::TooManyTenants);
                 }
-                self.version += 1;
+                self.strangers += 1;
             }
-            let count = settings.slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
+            let count = slots.map(|slots| pool.add(format!("tenant:{name}").into(), Bulkhead::single(slots)));
             let key: Arc<str> = name.into();
             self.turns.push_back(Arc::clone(&key));
-            self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new() });
+            self.issued += 1;
+            self.tenants.insert(key, Tenant { tier, is_known: true, count, cells: Vec::new(), number: self.issued });
         }
         let Some(tenant) = self.tenants.get_mut(name) else { return Err(Stranger::TooManyTenants) };
-        let cell = match (feature, ratio.and_then(|ratio| settings.cell_slots(ratio))) {
+        let cell = match (feature, cell_slots) {
             (Some(feature), Some(slots)) => {
                 let known = tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell);
                 Some(known.unwrap_or_else(|| {
@@ -261,44 +288,44 @@ impl Directory {
             }
             _ => None,
         };
-        Ok((tenant.count, cell, max_wait))
+        Ok(OfTenant { number: tenant.number, count: tenant.count, cell, max_wait })
     }
 
     /// The same for a tenant that has all of its counts, which most callers have: those are few beside all that are known by name.
-    fn counted(&self, name: &str, cell: Option<(u16, f64)>) -> Option<(Option<CountId>, Option<CountId>, Duration)> {
+    fn counted(&self, name: &str, cell: Option<(u16, f64)>) -> Option<OfTenant> {
         let tenant = self.tenants.get(name).filter(|tenant| tenant.is_known)?;
         let settings = self.tiers.get(tenant.tier)?;
         let cell = match cell.filter(|(_, ratio)| settings.cell_slots(*ratio).is_some()) {
             Some((feature, _)) => Some(tenant.cells.iter().find(|(of, _)| *of == feature).map(|(_, cell)| *cell)?),
             None => None,
         };
-        Some((tenant.count, cell, settings.max_wait))
+        Some(OfTenant { number: tenant.number, count: tenant.count, cell, max_wait: settings.max_wait })
     }
 
     /// The tier of a tenant that is counted, by name.
     pub fn tier_of(&self, tenant: &str) -> Option<&TierSettings> {
         self.tenants.get(tenant).and_then(|tenant| self.tiers.get(tenant.tier))
     }
-}
 
-/// Tenants that are looked at when one is to make room: this many at a time, so that a crowd of new names costs each of them little.
-const LOOKED_AT: usize = 64;
-
-/// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if there was none.
-fn forget_idle<T>(tenants: &mut TextMap<Tenant>, turns: &mut VecDeque<Arc<str>>, pool: &mut Pool<T>) -> bool {
-    let before = tenants.len();
-    for _ in 0..LOOKED_AT.min(turns.len()) {
-        let Some(name) = turns.pop_front() else { break };
-        let Some(tenant) = tenants.get(&name) else { continue };
-        let counts: Vec<CountId> = tenant.count.into_iter().chain(tenant.cells.iter().map(|(_, cell)| *cell)).collect();
-        if counts.iter().any(|count| !pool.is_idle(*count)) {
-            turns.push_back(name);
-            continue;
+    /// Drops tenants that have nothing in flight and nobody in line, among the next few in turn; false if no stranger was among them.
+    fn forget_idle<T>(&mut self, pool: &mut Pool<T>) -> bool {
+        let (counted, strangers) = (self.tenants.len(), self.strangers);
+        for _ in 0..LOOKED_AT.min(self.turns.len()) {
+            let Some(name) = self.turns.pop_front() else { break };
+            let Some(tenant) = self.tenants.get(&name) else { continue };
+            let cells = tenant.cells.iter().map(|(_, cell)| *cell);
+            let counts: Vec<CountId> = tenant.count.into_iter().chain(cells).collect();
+            if counts.iter().any(|count| !pool.is_idle(*count)) {
+                self.turns.push_back(name);
+                continue;
+            }
+            for count in counts {
+                pool.remove(count);
+            }
+            self.tenants.remove(&name);
+            self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
         }
-        for count in counts {
-            pool.remove(count);
-        }
-        tenants.remove(&name);
+        self.version += u64::from(self.tenants.len() < counted);
+        self.strangers < strangers
     }
-    tenants.len() < before
 }

@@ -25,12 +25,53 @@ pub struct Ticket(u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LineId(pub u32);
 
+/// How many may stand in a line, and what becomes of one more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The line.
+    pub line: LineId,
+    /// So many in all.
+    pub length_max: u32,
+    /// The tenant of the one who joins, by number, and how many of its callers may stand here: who waits for their own tenant's slot must
+    /// not fill the line of those who wait for something else.
+    pub of_tenant: Option<(u64, u32)>,
+    /// What becomes of one more.
+    pub when_full: WhenFull,
+}
+
+/// What becomes of one who finds the line full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenFull {
+    /// It is refused.
+    Refuse,
+    /// It takes the place of the youngest of the lowest class, if that is lower than its own; else it is refused.
+    DisplaceLower,
+}
+
+impl Bounds {
+    /// A line of so many, without tenants, which refuses one more.
+    pub const fn of(line: LineId, length_max: u32) -> Self {
+        Self { line, length_max, of_tenant: None, when_full: WhenFull::Refuse }
+    }
+}
+
+/// Whose places in a line are all taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowd {
+    /// Everybody's.
+    All,
+    /// Those of one tenant.
+    Tenant,
+}
+
 /// The line holds as many as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the line for slots is full ({length_max} wait)")]
+#[error("the line for slots is full ({length_max} wait{})", match .of { Crowd::All => "", Crowd::Tenant => " of this tenant" })]
 pub struct LineFull {
     /// Its bound.
     pub length_max: u32,
+    /// Whose bound that is.
+    pub of: Crowd,
 }
 
 /// What one who waits lacks: any of several ways to get everything.
@@ -38,6 +79,7 @@ pub struct LineFull {
 pub(super) struct Waiter<T> {
     pub(super) order: Order,
     pub(super) line: LineId,
+    tenant: Option<u64>,
     /// One a target that would do.
     pub(super) ways: Vec<Needs>,
     /// The count that each way lacks.
@@ -53,7 +95,8 @@ pub(super) struct Lines<T> {
     lacking: HashMap<CountId, BTreeSet<(Order, Ticket, usize)>>,
     /// How many waiters need each count on any of their ways, whether they lack it or not.
     needed: HashMap<CountId, u32>,
-    lengths: HashMap<LineId, u32>,
+    /// Who stands in each line, in order: all, and each tenant's.
+    standing: HashMap<(LineId, Option<u64>), BTreeSet<(Order, Ticket)>>,
     issued: u64,
 }
 
@@ -63,7 +106,7 @@ impl<T> Lines<T> {
             waiters: HashMap::new(),
             lacking: HashMap::new(),
             needed: HashMap::new(),
-            lengths: HashMap::new(),
+            standing: HashMap::new(),
             issued: 0,
         }
     }
@@ -73,11 +116,42 @@ impl<T> Lines<T> {
     }
 
     pub(super) fn length_of(&self, line: LineId) -> u32 {
-        self.lengths.get(&line).copied().unwrap_or(0)
+        self.length_of_crowd((line, None))
+    }
+
+    fn length_of_crowd(&self, crowd: (LineId, Option<u64>)) -> u32 {
+        let length = self.standing.get(&crowd).map_or(0, BTreeSet::len);
+        u32::try_from(length).unwrap_or(u32::MAX)
+    }
+
+    /// Whether there is a place for one more of this order; in whose place, where the line is full. Its tenant's bound comes first: who
+    /// leaves for that leaves a place in the line too.
+    pub(super) fn place_for(&self, order: Order, bounds: &Bounds) -> Result<Option<(Ticket, LineFull)>, LineFull> {
+        let of_tenant = bounds.of_tenant.map(|(tenant, length_max)| (Some(tenant), length_max, Crowd::Tenant));
+        let crowds = of_tenant.into_iter().chain([(None, bounds.length_max, Crowd::All)]);
+        for (tenant, length_max, of) in crowds {
+            let crowd = (bounds.line, tenant);
+            if self.length_of_crowd(crowd) < length_max {
+                continue;
+            }
+            let full = LineFull { length_max, of };
+            let last = self.standing.get(&crowd).and_then(BTreeSet::last);
+            let lower =
+                last.filter(|(last, _)| bounds.when_full == WhenFull::DisplaceLower && last.class > order.class);
+            return lower.map(|(_, ticket)| Some((*ticket, full))).ok_or(full);
+        }
+        Ok(None)
     }
 
     /// Lines up one who lacks `lacks` on each of its `ways`.
-    pub(super) fn join(&mut self, order: Order, line: LineId, ways: Vec<Needs>, lacks: Vec<CountId>, who: T) -> Ticket {
+    pub(super) fn join(
+        &mut self,
+        order: Order,
+        bounds: &Bounds,
+        ways: Vec<Needs>,
+        lacks: Vec<CountId>,
+        who: T,
+    ) -> Ticket {
         self.issued += 1;
         let ticket = Ticket(self.issued);
         for (way, count) in lacks.iter().enumerate() {
@@ -86,8 +160,11 @@ impl<T> Lines<T> {
         for seat in ways.iter().flat_map(|needs| needs.iter().collect::<Vec<_>>()) {
             *self.needed.entry(seat.count).or_default() += 1;
         }
-        *self.lengths.entry(line).or_default() += 1;
-        self.waiters.insert(ticket, Waiter { order, line, ways, lacks, who });
+        let (line, tenant) = (bounds.line, bounds.of_tenant.map(|(tenant, _)| tenant));
+        for crowd in crowds_of(line, tenant) {
+            self.standing.entry(crowd).or_default().insert((order, ticket));
+        }
+        self.waiters.insert(ticket, Waiter { order, line, tenant, ways, lacks, who });
         ticket
     }
 
@@ -105,10 +182,12 @@ impl<T> Lines<T> {
                 }
             }
         }
-        if let Some(length) = self.lengths.get_mut(&waiter.line) {
-            *length = length.saturating_sub(1);
-            if *length == 0 {
-                self.lengths.remove(&waiter.line);
+        for crowd in crowds_of(waiter.line, waiter.tenant) {
+            if let Some(standing) = self.standing.get_mut(&crowd) {
+                standing.remove(&(waiter.order, ticket));
+                if standing.is_empty() {
+                    self.standing.remove(&crowd);
+                }
             }
         }
         Some(waiter)
@@ -172,6 +251,13 @@ impl<T> Lines<T> {
         let noted: usize = self.lacking.values().map(BTreeSet::len).sum();
         let wanted: usize = self.waiters.values().map(|waiter| waiter.ways.len()).sum();
         assert_eq!(noted, wanted);
-        assert_eq!(self.lengths.values().sum::<u32>() as usize, self.waiters.len());
+        let in_crowds: usize = self.standing.values().map(BTreeSet::len).sum();
+        let of_tenants = self.waiters.values().filter(|waiter| waiter.tenant.is_some()).count();
+        assert_eq!(in_crowds, self.waiters.len() + of_tenants);
     }
+}
+
+/// Everybody in a line, and those of one tenant there.
+fn crowds_of(line: LineId, tenant: Option<u64>) -> impl Iterator<Item = (LineId, Option<u64>)> {
+    [(line, None)].into_iter().chain(tenant.map(|tenant| (line, Some(tenant))))
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    line::{LineFull, LineId, Lines, Order, Ticket, Waiter},
+    line::{Bounds, LineFull, LineId, Lines, Order, Ticket, Waiter},
     needs::{CountId, Needs, Seat},
 };
 use crate::{
@@ -44,6 +44,15 @@ pub struct Granted<T> {
 pub enum Joined<T> {
     /// It waits.
     Waits(Ticket),
+    /// It waits in the place of one of a lower class, who is to be told why it does not any more.
+    InPlaceOf {
+        /// Who waits now.
+        ticket: Ticket,
+        /// Who did.
+        displaced: T,
+        /// What was full.
+        full: LineFull,
+    },
     /// There was a way meanwhile.
     Granted(Granted<T>),
 }
@@ -175,11 +184,12 @@ impl<T> Pool<T> {
         self.hand_over([count], now)
     }
 
-    /// Lines up for any of these `ways` (one at least), unless one of them is free.
+    /// Lines up for any of these `ways` (one at least), unless one of them is free. Where the line is full, somebody of a lower class may have
+    /// to leave it: many of those cannot lock a higher one out.
     pub fn join(
         &mut self,
         order: Order,
-        (line, length_max): (LineId, u32),
+        bounds: &Bounds,
         ways: Vec<Needs>,
         who: T,
         now: Timestamp,
@@ -192,10 +202,13 @@ impl<T> Pool<T> {
             };
             lacks.push(count);
         }
-        if self.lines.length_of(line) >= length_max {
-            return Err(LineFull { length_max });
-        }
-        Ok(Joined::Waits(self.lines.join(order, line, ways, lacks, who)))
+        let last = self.lines.place_for(order, bounds)?;
+        let displaced = last.and_then(|(last, full)| self.leave(last).map(|displaced| (displaced, full)));
+        let ticket = self.lines.join(order, bounds, ways, lacks, who);
+        Ok(match displaced {
+            Some((displaced, full)) => Joined::InPlaceOf { ticket, displaced, full },
+            None => Joined::Waits(ticket),
+        })
     }
 
     /// Whether somebody stands in the line.

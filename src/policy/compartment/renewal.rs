@@ -55,6 +55,7 @@ impl Directory {
             }
         };
         self.renew_tenants(pool, now, &mut granted);
+        self.strangers = self.tenants.keys().filter(|name| !self.known_tenants.contains_key(&***name)).count();
         granted
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     directory::{Directory, Names, Stranger},
-    line::{LineId, Order},
+    line::{Bounds, LineId, Order},
     needs::Needs,
     pool::{Joined, Pool},
     settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature, UnknownTenant},
@@ -182,7 +182,7 @@ fn who_was_accepted_goes_on_where_it_was_counted() {
 #[test]
 fn a_place_is_current_until_counts_go_or_settings_come() {
     let settings = CompartmentSettings {
-        tenants_max: 2,
+        tenants_max: 1,
         ..settings(vec![feature("chat", Some(2), None)], vec![tier("pro", Some(1))])
     };
     let mut world = World::of(&settings);
@@ -208,7 +208,10 @@ fn a_larger_cap_lets_waiters_in_and_a_hopeless_one_goes() {
     world.fill("chat", "acme");
     for who in 0..3 {
         let order = Order { class: 0, since: NOW, number: u64::from(who) };
-        assert!(matches!(world.pool.join(order, (LineId(3), 9), vec![needs], who, NOW), Ok(Joined::Waits(_))));
+        assert!(matches!(
+            world.pool.join(order, &Bounds::of(LineId(3), 9), vec![needs], who, NOW),
+            Ok(Joined::Waits(_))
+        ));
     }
     assert_eq!(world.renew(&settings(chat(3), vec![])), [0, 1]);
     let count = needs.iter().next().unwrap().count;
@@ -263,4 +266,24 @@ proptest! {
         }
         prop_assert!(counts.iter().all(|count| world.pool.in_flight(*count) == 0));
     }
+}
+
+/// Strangers are bounded among themselves: however many are busy, a tenant that the configuration names has its slots.
+#[test]
+fn strangers_take_no_room_from_a_tenant_that_is_known() {
+    let settings = CompartmentSettings {
+        tenants_max: 2,
+        ..settings(vec![feature("chat", Some(9), None)], vec![tier("pro", Some(1))])
+    };
+    let mut world = World::of(&settings);
+    for stranger in ["brick", "clay"] {
+        world.fill("chat", stranger);
+    }
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants));
+    assert!(world.needs("chat", "acme").is_ok());
+    world.fill("chat", "acme");
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants), "and it makes no room for them");
+    let unnamed = CompartmentSettings { tenants: Vec::new(), tenants_max: 3, ..settings };
+    world.renew(&unnamed);
+    assert_eq!(world.needs("chat", "dust"), Err(Stranger::TooManyTenants), "it is a stranger itself from now on");
 }

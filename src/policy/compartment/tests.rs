@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    line::{LineId, Order},
+    line::{Bounds, LineId, Order},
     needs::{CountId, Needs, Seat},
     pool::{Granted, Joined, Pool},
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 const CHANCE: Chance = Chance::from_seed(7);
-const LINE: (LineId, u32) = (LineId(0), 8);
+const LINE: Bounds = Bounds::of(LineId(0), 8);
 
 fn needs(counts: &[CountId], member: Member) -> Needs {
     Needs::of(counts.iter().map(|count| Seat::of(*count, member)))
@@ -36,7 +36,7 @@ fn pool(caps: &[u32]) -> (Pool<u32>, Vec<CountId>) {
 
 fn waits(joined: Joined<u32>) -> super::line::Ticket {
     match joined {
-        Joined::Waits(ticket) => ticket,
+        Joined::Waits(ticket) | Joined::InPlaceOf { ticket, .. } => ticket,
         Joined::Granted(granted) => panic!("{granted:?}"),
     }
 }
@@ -65,7 +65,7 @@ fn a_freed_slot_goes_to_the_highest_class_then_to_the_oldest() {
     let now = Timestamp::ZERO;
     pool.try_take(&one, now, CHANCE).unwrap();
     for (who, place) in [(1, order(2, 5)), (2, order(2, 3)), (3, order(1, 9)), (4, order(2, 4))] {
-        waits(pool.join(place, LINE, vec![one], who, now).unwrap());
+        waits(pool.join(place, &LINE, vec![one], who, now).unwrap());
     }
     let mut served = Vec::new();
     for _ in 0..4 {
@@ -85,8 +85,8 @@ fn of_two_counts_freed_at_once_the_oldest_waiter_is_served_first() {
     let (of_a, of_b) = (needs(&[a, provider], Member::agent(0)), needs(&[b, provider], Member::agent(1)));
     let now = Timestamp::ZERO;
     pool.try_take(&of_a, now, CHANCE).unwrap();
-    waits(pool.join(order(2, 1), LINE, vec![of_b], 1, now).unwrap());
-    waits(pool.join(order(2, 2), LINE, vec![of_a], 2, now).unwrap());
+    waits(pool.join(order(2, 1), &LINE, vec![of_b], 1, now).unwrap());
+    waits(pool.join(order(2, 2), &LINE, vec![of_a], 2, now).unwrap());
     assert_eq!(who(&pool.give_back(&of_a, now, now)), [1]);
     pool.check();
     assert_eq!(who(&pool.give_back(&of_b, now, now)), [2]);
@@ -100,8 +100,8 @@ fn whoever_lacks_something_else_is_passed_by_and_not_forgotten() {
     let now = Timestamp::ZERO;
     pool.try_take(&first, now, CHANCE).unwrap();
     pool.try_take(&second, now, CHANCE).unwrap();
-    waits(pool.join(order(1, 1), LINE, vec![both], 1, now).unwrap());
-    waits(pool.join(order(2, 2), LINE, vec![first], 2, now).unwrap());
+    waits(pool.join(order(1, 1), &LINE, vec![both], 1, now).unwrap());
+    waits(pool.join(order(2, 2), &LINE, vec![first], 2, now).unwrap());
     assert_eq!(who(&pool.give_back(&first, now, now)), [2], "the first in line lacks the second count still");
     assert!(pool.give_back(&second, now, now).is_empty(), "and now it lacks the first again");
     assert_eq!(who(&pool.give_back(&first, now, now)), [1]);
@@ -115,7 +115,7 @@ fn any_of_several_ways_will_do_once() {
     for way in &ways {
         pool.try_take(way, now, CHANCE).unwrap();
     }
-    waits(pool.join(order(2, 1), LINE, ways.clone(), 1, now).unwrap());
+    waits(pool.join(order(2, 1), &LINE, ways.clone(), 1, now).unwrap());
     let granted = pool.give_back(&ways[1], now, now);
     assert_eq!((granted[0].who, granted[0].way), (1, 1));
     assert!(pool.give_back(&ways[0], now, now).is_empty(), "it is served once");
@@ -131,11 +131,11 @@ fn lines_are_bounded_and_leavers_cost_nothing() {
     pool.try_take(&one, now, CHANCE).unwrap();
     // B12: eight callers wait and leave; nothing is lost, nobody is served who is gone.
     let tickets: Vec<_> =
-        (0..8).map(|number| waits(pool.join(order(2, number), LINE, vec![one], 0, now).unwrap())).collect();
-    assert_eq!(pool.join(order(2, 9), LINE, vec![one], 9, now).unwrap_err().length_max, 8);
-    let other = (LineId(1), 1);
-    let apart = waits(pool.join(order(2, 10), other, vec![one], 10, now).unwrap());
-    assert_eq!((pool.waiting_in(LINE.0), pool.waiting_in(other.0)), (8, 1));
+        (0..8).map(|number| waits(pool.join(order(2, number), &LINE, vec![one], 0, now).unwrap())).collect();
+    assert_eq!(pool.join(order(2, 9), &LINE, vec![one], 9, now).unwrap_err().length_max, 8);
+    let other = Bounds::of(LineId(1), 1);
+    let apart = waits(pool.join(order(2, 10), &other, vec![one], 10, now).unwrap());
+    assert_eq!((pool.waiting_in(LINE.line), pool.waiting_in(other.line)), (8, 1));
     for ticket in tickets.into_iter().chain([apart]) {
         assert!(pool.leave(ticket).is_some() && pool.leave(ticket).is_none());
     }
@@ -150,7 +150,7 @@ fn what_a_waiter_needs_is_not_removed() {
     let (first, both) = (needs(&counts[..1], Member::agent(0)), needs(&counts, Member::agent(0)));
     let now = Timestamp::ZERO;
     pool.try_take(&first, now, CHANCE).unwrap();
-    let ticket = waits(pool.join(order(1, 1), LINE, vec![both], 1, now).unwrap());
+    let ticket = waits(pool.join(order(1, 1), &LINE, vec![both], 1, now).unwrap());
     assert!(!pool.is_idle(counts[1]) && !pool.remove(counts[1]), "it lacks the other one only");
     pool.leave(ticket);
     assert!(pool.remove(counts[1]));
@@ -163,7 +163,7 @@ fn a_larger_cap_lets_waiters_in_and_a_used_count_is_not_removed() {
     let now = Timestamp::ZERO;
     pool.try_take(&one, now, CHANCE).unwrap();
     for number in 0..3 {
-        waits(pool.join(order(2, number), LINE, vec![one], u32::try_from(number).unwrap(), now).unwrap());
+        waits(pool.join(order(2, number), &LINE, vec![one], u32::try_from(number).unwrap(), now).unwrap());
     }
     assert_eq!(who(&pool.resize(counts[0], 3, &Guarantees::default(), now)), [0, 1]);
     assert!(!pool.remove(counts[0]));
@@ -239,13 +239,14 @@ proptest! {
                 Step::Join { who, class } => {
                     let wanted = needs_of(who, class);
                     let place = Order { class, since: now, number: at as u64 };
-                    match pool.join(place, LINE, vec![wanted], (who, class), now) {
+                    match pool.join(place, &LINE, vec![wanted], (who, class), now) {
                         Ok(Joined::Waits(ticket)) => {
                             joined += 1;
                             tickets.push(ticket);
                         }
+                        Ok(Joined::InPlaceOf { .. }) => prop_assert!(false, "nobody is sent out of this line"),
                         Ok(Joined::Granted(granted)) => held.push((granted.needs, granted.taken)),
-                        Err(full) => prop_assert_eq!(full.length_max, pool.waiting_in(LINE.0)),
+                        Err(full) => prop_assert_eq!(full.length_max, pool.waiting_in(LINE.line)),
                     }
                 }
                 Step::GiveBack(place) if !held.is_empty() => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    line::{LineFull, LineId, Order, Ticket},
+    line::{Bounds, Crowd, LineFull, LineId, Order, Ticket, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::{Granted, Joined, Pool},
 };
@@ -19,8 +19,9 @@ use crate::{
 };
 
 const COUNTS: usize = 4;
-/// Bounds of the lines.
-const LENGTHS: [u32; 2] = [3, 5];
+/// Bounds of the lines: all, one tenant's, and what becomes of one more.
+const BOUNDS: [(u32, u32, WhenFull); 3] =
+    [(3, 2, WhenFull::DisplaceLower), (5, 2, WhenFull::DisplaceLower), (2, 1, WhenFull::Refuse)];
 const CHANCE: Chance = Chance::from_seed(3);
 
 /// A step of a random history. Whom a number means is that number of those who are there, round and round.
@@ -32,6 +33,7 @@ enum Step {
         class: u16,
         since: u64,
         line: usize,
+        tenant: Option<u64>,
         ways: Vec<Vec<usize>>,
     },
     GiveBack(usize),
@@ -50,8 +52,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ways = prop::collection::vec(counts(), 1..4);
     let step = prop_oneof![
         3 => counts().prop_map(Step::Take),
-        6 => (0_u16..3, 0_u64..4, 0_usize..2, ways)
-            .prop_map(|(class, since, line, ways)| Step::Join { class, since, line, ways }),
+        6 => (0_u16..3, 0_u64..4, 0..BOUNDS.len(), prop::option::of(0_u64..3), ways)
+            .prop_map(|(class, since, line, tenant, ways)| Step::Join { class, since, line, tenant, ways }),
         6 => (0_usize..16).prop_map(Step::GiveBack),
         1 => (0_usize..16).prop_map(Step::Undo),
         2 => (0_usize..16).prop_map(Step::Leave),
@@ -66,6 +68,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Waiter {
     order: Order,
     line: usize,
+    tenant: Option<u64>,
     ways: Vec<Vec<usize>>,
     who: u64,
 }
@@ -97,6 +100,21 @@ impl Twin {
             }
         }
         served
+    }
+
+    /// What is full for one more, and who would have to go for it: the youngest of the lowest class.
+    fn full(&self, (line, tenant): (usize, Option<u64>), class: u16) -> Option<(LineFull, Option<u64>)> {
+        let (all, of_tenant, when_full) = BOUNDS[line];
+        let crowds = [(tenant, of_tenant, Crowd::Tenant), (None, all, Crowd::All)];
+        crowds.into_iter().filter(|(tenant, _, of)| *of == Crowd::All || tenant.is_some()).find_map(
+            |(tenant, length_max, of)| {
+                let is_in = |waiter: &&Waiter| waiter.line == line && (tenant.is_none() || waiter.tenant == tenant);
+                let standing: Vec<&Waiter> = self.waiting.iter().filter(is_in).collect();
+                let last = standing.iter().max_by_key(|waiter| waiter.order).filter(|last| last.order.class > class);
+                let goes = last.filter(|_| when_full == WhenFull::DisplaceLower).map(|last| last.who);
+                (standing.len() >= length_max as usize).then_some((LineFull { length_max, of }, goes))
+            },
+        )
     }
 
     fn length(&self, line: usize) -> usize {
@@ -140,7 +158,7 @@ impl Pair {
                     self.hold(&wanted, now);
                 }
             }
-            Step::Join { class, since, line, ways } => self.join((class, since), line, ways, now)?,
+            Step::Join { class, since, line, tenant, ways } => self.join((class, since), (line, tenant), ways, now)?,
             Step::GiveBack(place) => self.let_go(place, Pool::give_back, now)?,
             Step::Undo(place) => self.let_go(place, Pool::undo, now)?,
             Step::Leave(place) if !self.tickets.is_empty() => {
@@ -178,31 +196,37 @@ impl Pair {
     fn join(
         &mut self,
         (class, since): (u16, u64),
-        line: usize,
+        (line, tenant): (usize, Option<u64>),
         ways: Vec<Vec<usize>>,
         now: Timestamp,
     ) -> Result<(), TestCaseError> {
         self.joined += 1;
         let who = self.joined;
         let order = Order { class, since: Timestamp::from_millis(since), number: who };
-        let length_max = LENGTHS[line];
+        let (length_max, of_tenant, when_full) = BOUNDS[line];
         let of_ways = ways.iter().map(|way| needs(&self.counts, way)).collect();
         let line_id = LineId(u32::try_from(line).unwrap());
-        let joined = self.pool.join(order, (line_id, length_max), of_ways, who, now);
+        let of_tenant = tenant.map(|tenant| (tenant, of_tenant));
+        let bounds = Bounds { line: line_id, length_max, of_tenant, when_full };
+        let full = self.twin.full((line, tenant), class);
+        let joined = self.pool.join(order, &bounds, of_ways, who, now);
         let free = ways.iter().position(|way| self.twin.lacking(way).is_none());
         match (joined, free) {
             (Ok(Joined::Granted(granted)), Some(way)) => {
                 prop_assert_eq!((granted.who, granted.way), (who, way));
                 self.hold(&ways[way], now);
             }
-            (Err(full), None) => {
-                prop_assert_eq!(full, LineFull { length_max });
-                prop_assert_eq!(self.twin.length(line), length_max as usize);
-            }
+            (Err(refused), None) => prop_assert_eq!(Some((refused, None)), full),
             (Ok(Joined::Waits(ticket)), None) => {
-                prop_assert!(self.twin.length(line) < length_max as usize);
+                prop_assert_eq!(full, None);
                 self.tickets.push((ticket, who));
-                self.twin.waiting.push(Waiter { order, line, ways, who });
+                self.twin.waiting.push(Waiter { order, line, tenant, ways, who });
+            }
+            (Ok(Joined::InPlaceOf { ticket, displaced, full: of }), None) => {
+                prop_assert_eq!(Some((of, Some(displaced))), full);
+                self.twin.waiting.retain(|waiter| waiter.who != displaced);
+                self.tickets.push((ticket, who));
+                self.twin.waiting.push(Waiter { order, line, tenant, ways, who });
             }
             (joined, free) => prop_assert!(false, "{joined:?}, and the twin has {free:?}"),
         }
@@ -235,7 +259,7 @@ impl Pair {
     fn agree(&self) -> Result<(), TestCaseError> {
         self.pool.check();
         prop_assert_eq!(self.pool.waiting(), self.twin.waiting.len());
-        for line in 0..LENGTHS.len() {
+        for line in 0..BOUNDS.len() {
             let id = LineId(u32::try_from(line).unwrap());
             prop_assert_eq!(self.pool.waiting_in(id) as usize, self.twin.length(line));
         }

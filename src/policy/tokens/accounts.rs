@@ -89,6 +89,8 @@ pub struct Accounts {
     /// Whose turn it is to make room; each tenant once.
     turns: VecDeque<Arc<str>>,
     tenants_max: usize,
+    /// How many of them no configuration names: only they are bounded here.
+    strangers: usize,
     /// Grows whenever an account goes, or another may concern a caller: what was found before is looked for again.
     epoch: u64,
 }
@@ -161,6 +163,7 @@ impl Accounts {
             self.tenants.insert(name, tenant);
         }
         self.turns.retain(|name| self.tenants.contains_key(name));
+        self.strangers = self.tenants.keys().filter(|name| !self.known_tenants.contains_key(&***name)).count();
     }
 
     /// Takes an attempt's tokens from every budget that was found for the caller, or from none. Of several that refuse, the one is named
@@ -345,26 +348,29 @@ impl Accounts {
         [entry.account, cell]
     }
 
-    /// The key of a tenant that has an entry from now on. Where there are too many, idle ones make room; where nobody is idle, it shares
-    /// the budget of those who are not known.
+    /// The key of a tenant that has an entry from now on. Where there are too many strangers, idle ones make room; where none is idle,
+    /// it shares the budget of those who are not known.
     fn tenant_entry(&mut self, name: &str, tier: usize, now: Timestamp) -> Arc<str> {
         if let Some((known, _)) = self.tenants.get_key_value(name) {
             return Arc::clone(known);
         }
-        let is_full = self.tenants.len() >= self.tenants_max.max(1);
+        // Who is known has a budget of its own, however many strangers there are.
+        let is_stranger = !self.known_tenants.contains_key(name);
+        let is_full = is_stranger && self.strangers >= self.tenants_max.max(1);
         let name = if is_full && !self.forget_idle(now) { SHARED_TENANT } else { name };
         if let Some((known, _)) = self.tenants.get_key_value(name) {
             return Arc::clone(known);
         }
         let key: Arc<str> = name.into();
+        self.strangers += usize::from(is_stranger);
         self.turns.push_back(Arc::clone(&key));
         self.tenants.insert(Arc::clone(&key), Tenant { tier, account: None, cells: Vec::new() });
         key
     }
 
-    /// Drops tenants whose budgets hold nothing, among the next few in turn; false if there was none.
+    /// Drops tenants whose budgets hold nothing, among the next few in turn; false if no stranger was among them.
     fn forget_idle(&mut self, now: Timestamp) -> bool {
-        let before = self.tenants.len();
+        let before = self.strangers;
         for _ in 0..LOOKED_AT.min(self.turns.len()) {
             let Some(name) = self.turns.pop_front() else { break };
             let Some(tenant) = self.tenants.get(&name) else { continue };
@@ -373,6 +379,7 @@ impl Accounts {
                 |at: &AccountRef| self.shelf.get_mut(*at).is_none_or(|(account, _)| account.budget.is_idle(now));
             if accounts.iter().all(is_idle) {
                 self.tenants.remove(&name);
+                self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
                 for gone in accounts {
                     self.shelf.remove(gone);
                 }
@@ -381,7 +388,7 @@ impl Accounts {
                 self.turns.push_back(name);
             }
         }
-        self.tenants.len() < before
+        self.strangers < before
     }
 }
 

@@ -75,7 +75,7 @@ async fn serve_until_asked(
     let mut open = JoinSet::new();
     if let Some(farewell) = farewell {
         open.spawn(async move {
-            assert!(farewell.released(TIMEOUT, std::future::pending()).await, "the old one never let go")
+            assert!(farewell.released(TIMEOUT, std::future::pending()).await, "the old one never let go");
         });
     }
     loop {

@@ -45,7 +45,11 @@ pub(super) fn builder(provider: u32, draft: u32, review: u32) -> RuntimeBuilder 
 pub(super) fn compartments() -> CompartmentSettings {
     let feature = |text, max_wait| FeatureSettings { max_wait, ..FeatureSettings::new(name(text)) };
     CompartmentSettings {
-        features: vec![feature("patient", PATIENT), feature("brisk", BRISK)],
+        features: vec![
+            feature("patient", PATIENT),
+            feature("brisk", BRISK),
+            FeatureSettings { line_max: 1, ..feature("narrow", PATIENT) },
+        ],
         ..CompartmentSettings::default()
     }
 }
@@ -154,6 +158,37 @@ fn a_stop_lets_everybody_go() {
         }
         pause();
         stand.shared().stopping.cancel();
+        join(threads);
+        stand.assert_empty();
+    });
+}
+
+/// One place in the line: the high class has it in the end, whoever came first, and who gave way is told so and holds nothing.
+#[test]
+fn a_high_class_finds_a_place_in_a_full_line() {
+    explore(|| {
+        let stand = Stand::of(builder(1, 1, 1));
+        let held = Arc::new(Held::default());
+        let first = stand.front("draft").admit_any(&of_feature("narrow"), &ParkedAt::default()).unwrap();
+        let mut threads = Vec::new();
+        for class in ["critical", "batch", "background"] {
+            let held = Arc::clone(&held);
+            threads.push(stand.spawn(move |stand| {
+                let context = CallContext { priority: Some(class.to_owned()), ..of_feature("narrow") };
+                let front = stand.front("draft");
+                let admitted = match front.admit_any(&context, &ParkedAt::default()) {
+                    Ok(admitted) => Ok(admitted),
+                    Err(refusal) => block_on(front.line_up(&context, refusal)),
+                };
+                match admitted {
+                    Ok(admitted) => held.hold(admitted, 1),
+                    Err(refusal) => assert!(class != "critical" && refusal.is_full(), "{class}: {refusal:?}"),
+                }
+                stand.shared().compartments.check();
+            }));
+        }
+        pause();
+        let_go(first);
         join(threads);
         stand.assert_empty();
     });
