@@ -69,7 +69,7 @@ pub(crate) async fn repair(
     let asked = (&caller, id.as_str(), idempotency.as_ref());
     let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
         Begun::Before(accepted) => return answer(&running, accepted).await,
-        Begun::Now(over) => over,
+        Begun::Now(over) => *over,
     };
     let (runtime, kept) = (Arc::clone(&running.runtime), (Arc::clone(&old), Arc::clone(&record)));
     let accepting = async move { runtime.repair(&old, &record, owner, idempotency).await };
@@ -110,7 +110,7 @@ pub(crate) async fn rerun(
     let asked = (&caller, id.as_str(), idempotency.as_ref());
     let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
         Begun::Before(accepted) => return answer(&running, accepted).await,
-        Begun::Now(over) => over,
+        Begun::Now(over) => *over,
     };
     let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
     let (runtime, from) = (Arc::clone(&running.runtime), body.from);
@@ -172,7 +172,7 @@ struct Over {
 /// Whether it was asked for before.
 enum Begun {
     Before(Accepted),
-    Now(Over),
+    Now(Box<Over>),
 }
 
 async fn over(
@@ -200,7 +200,7 @@ async fn over(
     let place = state.caps.run(old.owner.tenant.as_deref(), of_input)?;
     let outputs = record.steps.iter().filter_map(|step| step.output.as_ref());
     let bytes = of_input + outputs.map(input::bytes_of_value).sum::<usize>();
-    Ok(Begun::Now(Over { old: Arc::new(old), record, owner, place, bytes }))
+    Ok(Begun::Now(Box::new(Over { old: Arc::new(old), record, owner, place, bytes })))
 }
 
 /// Freeing very many values takes its time too.
