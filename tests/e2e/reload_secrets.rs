@@ -38,7 +38,7 @@ impl Upstream {
                         length = value.trim().parse().unwrap();
                     }
                     if lower.starts_with("authorization:") {
-                        key = line.rsplit(' ').next().unwrap_or_default().trim().to_owned();
+                        line.rsplit(' ').next().unwrap_or_default().trim().clone_into(&mut key);
                     }
                     line.clear();
                 }

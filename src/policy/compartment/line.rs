@@ -87,6 +87,9 @@ pub(super) struct Waiter<T> {
     pub(super) who: T,
 }
 
+/// Who stands behind whom.
+type Ranks = BTreeSet<(Order, Ticket)>;
+
 /// The lines.
 #[derive(Debug)]
 pub(super) struct Lines<T> {
@@ -96,7 +99,7 @@ pub(super) struct Lines<T> {
     /// How many waiters need each count on any of their ways, whether they lack it or not.
     needed: HashMap<CountId, u32>,
     /// Who stands in each line, in order: all, and each tenant's.
-    standing: HashMap<(LineId, Option<u64>), BTreeSet<(Order, Ticket)>>,
+    standing: HashMap<(LineId, Option<u64>), Ranks>,
     issued: u64,
 }
 

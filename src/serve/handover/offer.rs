@@ -72,7 +72,7 @@ impl Handover {
             return;
         }
         drop(stream);
-        std::future::pending().await;
+        std::future::pending::<()>().await;
     }
 
     /// Tells the successor that the journal is free. Nothing happens where there is none or it is gone.
