@@ -42,6 +42,16 @@ pub enum BudgetRefusal {
     },
 }
 
+impl BudgetRefusal {
+    /// Of several that refuse, the one that is told: who refuses for good, else who makes wait longest.
+    fn severity(self) -> (bool, Duration) {
+        match self {
+            Self::TooLarge { .. } => (true, Duration::ZERO),
+            Self::Exhausted { retry_after } => (false, retry_after),
+        }
+    }
+}
+
 /// An amount that was reserved. It is settled once, by the budget it came from; one that is lost counts as it is until its minute is
 /// over.
 #[derive(Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    BudgetRefusal, ReservationId,
+    ReservationId,
     account::{Account, AccountRef, Shelf},
     draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
 };
@@ -176,7 +176,7 @@ impl Accounts {
             let Some((account, id)) = self.shelf.get_mut(at) else { continue };
             let amount = account.amount(need.prompt, output);
             let Err(refusal) = account.budget.look(amount, now) else { continue };
-            if refused.as_ref().is_none_or(|before| severity(refusal) > severity(before.refusal)) {
+            if refused.as_ref().is_none_or(|before| refusal.severity() > before.refusal.severity()) {
                 refused = Some(NoTokens { account: id.clone(), refusal });
             }
         }
@@ -396,13 +396,6 @@ impl Accounts {
 fn cell_rates(tier: &TierSettings, ratio: Option<f64>) -> Rates {
     let tokens_per_minute = ratio.and_then(|ratio| tier.cell_tokens(ratio));
     Rates { tokens_per_minute, ..tier.rates }
-}
-
-fn severity(refusal: BudgetRefusal) -> (bool, std::time::Duration) {
-    match refusal {
-        BudgetRefusal::TooLarge { .. } => (true, std::time::Duration::ZERO),
-        BudgetRefusal::Exhausted { retry_after } => (false, retry_after),
-    }
 }
 
 #[cfg(test)]

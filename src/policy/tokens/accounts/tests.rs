@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, TenantSettings};
+use crate::policy::tokens::BudgetRefusal;
 
 pub(super) fn name(text: &str) -> Name {
     Name::try_new(text).unwrap()
