@@ -627,21 +627,21 @@ async fn a_call_that_kills_the_process_is_put_aside_and_nobody_else_is() {
     all[0].now(Answer::Hang);
     let mut node = node(journal, clock.clone(), &all).await;
     let killer = node.accept(&chain(&["a"])).await.id().to_owned();
-    let mut deaths = 0;
+    let (mut deaths, mut calls) = (0, 0);
     let mut others = Vec::new();
     let waits = loop {
         others.push(node.accept(&chain(&["b"])).await.id().to_owned());
-        // Dies a second after the call begins, whenever that is.
-        let calls = all[0].count();
+        // Dies a second after the call begins, whenever that is: it may be before this node was seen to be there.
         let begins = async {
             while all[0].count() == calls {
                 tokio::time::sleep(ms(100)).await;
             }
         };
-        if deaths > 0 && tokio::time::timeout(s(300), begins).await.is_err() {
+        if tokio::time::timeout(s(300), begins).await.is_err() {
             break node;
         }
         tokio::time::sleep(s(1)).await;
+        calls = all[0].count();
         (node, _) = node.restart(clock.clone(), &all).await;
         deaths += 1;
         assert!(deaths < 20, "it is never found");
