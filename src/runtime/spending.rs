@@ -63,6 +63,13 @@ impl Default for SpendingSettings {
     }
 }
 
+impl<'a> SpentFor<'a> {
+    /// Whose budgets that concerns at a provider.
+    fn drawer(self, provider: &'a Name) -> Drawer<'a> {
+        Drawer { provider, feature: self.feature, tenant: self.tenant }
+    }
+}
+
 #[cfg(test)]
 impl SpentFor<'_> {
     /// Calls of this feature, by nobody in particular.
@@ -252,7 +259,7 @@ impl Spending {
         }
         let provider = &agent.settings.provider;
         let spent_for = SpentFor { feature: context.feature.as_deref(), tenant: context.tenant.as_deref() };
-        let who = Drawer { provider, feature: spent_for.feature, tenant: spent_for.tenant };
+        let who = spent_for.drawer(provider);
         let (found, is_told, price, output_assumed) = {
             let mut state = lock(&shared.tokens.state);
             shared.tokens.show_told(!state.told.is_empty(now));
@@ -289,7 +296,7 @@ impl Spending {
         // One that has left its minute while the call waited (for a model to load) holds nothing any more.
         self.give_back();
         let provider = &self.agent.settings.provider;
-        let who = Drawer { provider, feature: spent_for.feature, tenant: spent_for.tenant };
+        let who = spent_for.drawer(provider);
         // Who has just looked the budgets up has heard the vendor too.
         let word = if found.is_none() { shielded(|| self.agent.backend.vendor_budget()).flatten() } else { None };
         let mut state = lock(&self.shared.tokens.state);
