@@ -11,7 +11,7 @@ use super::{
     args::ProjectArgs,
     deferral::check_steps,
     exit::Stop,
-    loaded_files::{Layers, Stamp},
+    loaded_files::{Layer, Layers, Stamp, files_of_agents},
 };
 use crate::{
     agents::{bundled, embedded},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Where a project has further workflows.
-const WORKFLOWS_FOLDER: &str = "workflows";
+pub(super) const WORKFLOWS_FOLDER: &str = "workflows";
 /// The most of them.
 const WORKFLOWS_MAX: usize = 1_000;
 
@@ -44,7 +44,7 @@ pub(super) struct Project {
     environment: BTreeMap<String, String>,
     flags: Vec<String>,
     workflow: Option<PathBuf>,
-    /// Files that the configuration names, as they were before they were read.
+    /// Files that the configuration or an agent's manifest names, as they were before they were read.
     named: Mutex<BTreeMap<PathBuf, Option<Stamp>>>,
 }
 
@@ -61,8 +61,14 @@ impl Project {
             None if is_there(&default_config)? => Some(read_config_file(&default_config).map_err(Stop::usage)?),
             None => None,
         };
+        // Looked at before they are read: what changes meanwhile is taken up next.
+        let stamps = files_of_agents(&folder);
         let mut agent_folders = read_agent_folders(&folder).map_err(Stop::usage)?;
         let own_folders = agent_folders.len();
+        let read = agent_folders.iter().flat_map(|agent| {
+            agent.files_read().into_iter().map(|file| Path::new(&agent.origin).join(file)).collect::<Vec<_>>()
+        });
+        let named = read.map(|path| (path.clone(), stamps.get(&path).copied().flatten())).collect();
         agent_folders.extend(bundled_folders());
         let embedded = embedded::NAMES.iter().filter_map(|name| Name::try_new(name).ok()).collect();
         let environment = environment_of(std::env::vars_os())?;
@@ -74,7 +80,7 @@ impl Project {
             environment,
             flags: args.set.clone(),
             workflow: args.workflow.clone(),
-            named: Mutex::default(),
+            named: Mutex::new(named),
             folder,
         })
     }
@@ -191,10 +197,17 @@ impl Project {
 
     /// The files that this came from without being named in them.
     pub(super) fn layers(&self) -> Layers {
-        let config = self.config.iter().map(|config| (PathBuf::from(&config.path), None));
+        let is_blank = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_whitespace);
+        let config = self
+            .config
+            .iter()
+            .map(|config| (PathBuf::from(&config.path), Layer { agent: None, is_blank: is_blank(&config.bytes) }));
         let own = self.agent_folders.iter().take(self.own_folders).flat_map(|folder| {
-            let read = [MANIFEST, PROMPT, SCHEMA].into_iter().filter(|file| folder.files.contains_key(*file));
-            read.map(|file| (Path::new(&folder.origin).join(file), Some(folder.name.clone())))
+            let read = [MANIFEST, PROMPT, SCHEMA].into_iter().filter_map(|file| Some((file, folder.files.get(file)?)));
+            read.map(|(file, bytes)| {
+                let layer = Layer { agent: Some(folder.name.clone()), is_blank: is_blank(bytes) };
+                (Path::new(&folder.origin).join(file), layer)
+            })
         });
         Layers(config.chain(own).collect())
     }

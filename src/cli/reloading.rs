@@ -40,6 +40,9 @@ use crate::{
 /// So often files are looked at. A change is taken up at the first look that finds them as the look before did.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// Without any key everybody who reaches the service is its operator, and what stands before it on the same machine reaches it.
+const LAST_KEY: &str = "keys: a reload takes the last key away, and everybody who reaches this service would be its operator; restart if that is what you want";
+
 /// What a reload needs to know of its service.
 pub(super) struct Reloading<'a> {
     pub(super) args: &'a ProjectArgs,
@@ -163,6 +166,9 @@ impl Reloading<'_> {
         let keys = KeyRing::of(&settings.keys, &|name| project.environment(name))
             .map_err(|problem| vec![problem.to_string()])?;
         self.check_reach(&settings, &keys).map_err(lines)?;
+        if keys.is_empty() && !self.state.keys.is_empty() {
+            return Err(vec![LAST_KEY.to_owned()]);
+        }
         warn(&settings);
         let Some(running) = self.state.door.now() else {
             return Err(vec!["the service is not there yet, or not any more".to_owned()]);

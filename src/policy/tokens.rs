@@ -22,8 +22,6 @@ pub const JOINED_LATE_MAX: Duration = Duration::from_millis(100);
 pub const ENTRIES_MAX: usize = ENTRIES_APART + 600;
 /// No budget and no amount is larger; a number beyond is nonsense that somebody told us.
 pub const TOKENS_MAX: u64 = 1 << 40;
-/// What a vendor says of its own budget holds for so long at most: then it is asked again, whatever date it named.
-pub const NARROWED_MAX: Duration = WINDOW;
 
 /// Why an amount does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -84,7 +82,6 @@ pub struct TokenBudget {
     used: u64,
     /// The part of it that is not settled.
     reserved: u64,
-    narrowed: Option<Narrowed>,
     /// The latest moment it was told of: callers read the clock before they have the budget to themselves.
     latest: Timestamp,
 }
@@ -99,13 +96,6 @@ struct Entry {
     reserved: u64,
 }
 
-/// What is left of the vendor's own budget, by its word.
-#[derive(Debug, Clone, Copy)]
-struct Narrowed {
-    left: u64,
-    until: Timestamp,
-}
-
 impl TokenBudget {
     /// A budget of so many tokens over every rolling minute; 0 refuses everything.
     pub fn new(tokens_per_minute: u64) -> Self {
@@ -117,7 +107,6 @@ impl TokenBudget {
             first_leaves_at: Timestamp::NEVER,
             used: 0,
             reserved: 0,
-            narrowed: None,
             latest: Timestamp::ZERO,
         }
     }
@@ -131,9 +120,6 @@ impl TokenBudget {
     /// Takes an amount that was found to fit.
     pub(crate) fn take(&mut self, tokens: u64, now: Timestamp) -> ReservationId {
         let now = self.advance(now);
-        if let Some(narrowed) = &mut self.narrowed {
-            narrowed.left -= tokens.min(narrowed.left);
-        }
         self.used = self.used.saturating_add(tokens);
         self.reserved = self.reserved.saturating_add(tokens);
         let is_crowded = self.earlier.len() + usize::from(self.last.is_some()) >= ENTRIES_APART;
@@ -191,14 +177,6 @@ impl TokenBudget {
         self.limit = tokens_per_minute.min(TOKENS_MAX);
     }
 
-    /// What the vendor says is left of its own budget, and when that is whole again. Its latest word holds, until then or for
-    /// [`NARROWED_MAX`]; it never widens the cap.
-    pub fn narrow(&mut self, remaining: u64, until: Timestamp, now: Timestamp) {
-        let now = self.advance(now);
-        let until = until.min(now.after(NARROWED_MAX));
-        self.narrowed = (until > now).then_some(Narrowed { left: remaining, until });
-    }
-
     /// The cap.
     pub const fn limit(&self) -> u64 {
         self.limit
@@ -225,7 +203,7 @@ impl TokenBudget {
     /// True if it holds nothing, so that it can be forgotten.
     pub fn is_idle(&mut self, now: Timestamp) -> bool {
         self.advance(now);
-        self.last.is_none() && self.narrowed.is_none()
+        self.last.is_none()
     }
 
     fn ask(&self, tokens: u64, now: Timestamp) -> Result<(), BudgetRefusal> {
@@ -236,11 +214,9 @@ impl TokenBudget {
             return Ok(());
         }
         let missing = self.used.saturating_add(tokens).saturating_sub(self.limit);
-        let own = (missing > 0).then(|| self.wait_for(missing, now));
-        let vendor = self.narrowed.filter(|narrowed| narrowed.left < tokens).map(|narrowed| narrowed.until.since(now));
-        match own.max(vendor) {
-            None => Ok(()),
-            Some(retry_after) => Err(BudgetRefusal::Exhausted { retry_after }),
+        match missing {
+            0 => Ok(()),
+            _ => Err(BudgetRefusal::Exhausted { retry_after: self.wait_for(missing, now) }),
         }
     }
 
@@ -266,9 +242,6 @@ impl TokenBudget {
             self.reserved = self.reserved.saturating_sub(first.reserved);
             let next = self.earlier.front().or(self.last.as_ref());
             self.first_leaves_at = next.map_or(Timestamp::NEVER, |next| next.at.after(WINDOW));
-        }
-        if self.narrowed.is_some_and(|narrowed| narrowed.until <= now) {
-            self.narrowed = None;
         }
         now
     }

@@ -327,7 +327,7 @@ impl Call {
         };
         let usage = match &mut self.spending {
             Some(spending) => spending.settle(&result, progress, elapsed),
-            None => spent_unasked(agent, request, &result, progress),
+            None => spent_unasked(agent, || self.shared.tokens.output_assumed(), request, &result, progress),
         };
         if agent.provider.adaptive.is_some() {
             let ending = failure.map_or(&Ending::Success, |failure| &failure.ending);

@@ -262,8 +262,9 @@ impl Backend for OutsideBackend {
     fn attempt<'a>(
         &'a self,
         request: &'a AttemptRequest,
-        _: &'a Progress,
+        progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        progress.tally().prepares();
         let message = format!("agent {} guards work outside; it cannot be called", request.agent);
         Box::pin(std::future::ready(Err(AttemptFailure::new(Ending::CallerShape, message))))
     }

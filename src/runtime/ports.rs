@@ -28,6 +28,7 @@ use crate::model::{
     reply::{AttemptFailure, Reply},
 };
 use crate::policy::slow::Timing;
+pub use crate::policy::tokens::told::{Left, VendorBudget};
 pub use crate::policy::warmth::machine::ColdStart;
 
 /// A boxed future, so that ports stay object safe.
@@ -314,15 +315,6 @@ impl TokenEstimate {
     pub const NONE: Self = Self { prompt: 0, output_max: Some(0), counter: TokenCounter::Letters };
 }
 
-/// What a provider said with its last answer of what it still allows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VendorBudget {
-    /// Tokens that are left.
-    pub remaining: u64,
-    /// From now until all of them are back.
-    pub reset_in: Duration,
-}
-
 /// Where an agent's work is done. One exchange a call; no retries of its own; ends its work when the future is dropped.
 ///
 /// What is not the attempt itself has an answer that is right for plain work. One that stands in front of another says so in
@@ -352,7 +344,13 @@ pub trait Backend: Send + Sync + 'static {
         self.inner().and_then(|inner| inner.estimate(asked, prompt))
     }
 
-    /// What its provider said last of its own budget, if it did and it was not asked for yet.
+    /// The most tokens that an answer to such a request may have, where request or agent say so. Asked where an attempt ended and nobody
+    /// can know what was made of its answer; it counts nothing and waits for nothing.
+    fn output_max(&self, asked: &Asked) -> Option<u64> {
+        self.inner().and_then(|inner| inner.output_max(asked))
+    }
+
+    /// What its provider said last of its own budget for the agent's model, if it did and it was not asked for yet.
     fn vendor_budget(&self) -> Option<VendorBudget> {
         self.inner().and_then(Backend::vendor_budget)
     }

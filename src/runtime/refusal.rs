@@ -260,7 +260,7 @@ impl Refusal {
 
 /// Whether another target may have tokens left where this one has none.
 fn is_of_target(refused: &NoTokens) -> bool {
-    matches!(refused.account, AccountId::Provider(_))
+    matches!(refused.account, AccountId::Provider(_) | AccountId::Target(_))
 }
 
 fn bulkhead_envelope(compartment: &str, full: Full, line: Option<LineFull>, message: &str) -> Envelope {

@@ -13,7 +13,7 @@ use super::{
     core::{AgentCore, Shared, lock},
     engine::Runtime,
     metric,
-    ports::{Asked, Progress, TokenEstimate, VendorBudget},
+    ports::{Asked, Progress, TokenEstimate},
     refusal::Refusal,
     settings::ProviderSettings,
     shielded::shielded,
@@ -38,7 +38,7 @@ use crate::{
             WINDOW,
             accounts::{Accounts, Found, Held},
             draw::{AccountId, Drawer, Need, NoTokens, OutputBound, Shown},
-            told::ToldBudgets,
+            told::{ToldBudgets, VendorBudget},
         },
     },
 };
@@ -80,7 +80,7 @@ impl SpentFor<'_> {
 pub(crate) struct TokenBook {
     /// False where nothing is budgeted and nothing has a price: then no call is ever asked for its size.
     is_asked: AtomicBool,
-    /// True while a vendor's word holds for a provider that has no budget of ours.
+    /// True while a vendor's word holds.
     is_told: AtomicBool,
     /// The money of all costs.
     currency: Option<Arc<str>>,
@@ -131,9 +131,6 @@ impl TokenBook {
         let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
         let mut state = lock(&self.state);
         state.accounts.configure(compartments, &providers, now);
-        let is_budgeted =
-            |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_some());
-        state.told.keep(|name| !is_budgeted(name));
         state.settings = Arc::new(settings);
         self.is_asked.store(is_asked, Ordering::Release);
     }
@@ -151,15 +148,13 @@ impl TokenBook {
     /// Takes in what an agent's vendor said of its own budget since it was asked last.
     fn hear(&self, agent: &AgentCore, now: Timestamp) {
         if let Some(word) = shielded(|| agent.backend.vendor_budget()).flatten() {
-            self.hear_word(&mut lock(&self.state), &agent.settings.provider, word, now);
+            self.hear_word(&mut lock(&self.state), &agent.target, word, now);
         }
     }
 
-    fn hear_word(&self, state: &mut State, provider: &Name, word: VendorBudget, now: Timestamp) {
-        let until = now.after(word.reset_in);
-        if !state.accounts.narrow(provider, word.remaining, until, now) {
-            state.told.hear(provider, word.remaining, until, now);
-        }
+    /// What a vendor says with an answer of a model is that model's: others of the provider have budgets of their own.
+    fn hear_word(&self, state: &mut State, target: &Arc<str>, word: VendorBudget, now: Timestamp) {
+        state.told.hear(target, word, now);
         self.show_told(!state.told.is_empty(now));
     }
 
@@ -265,7 +260,7 @@ impl Spending {
             shared.tokens.show_told(!state.told.is_empty(now));
             let price = state.settings.prices.get(&*agent.target).copied();
             let output_assumed = state.settings.output_tokens_assumed;
-            (state.accounts.find(&who, now), state.told.concerns(provider, now), price, output_assumed)
+            (state.accounts.find(&who, now), state.told.concerns(&agent.target, now), price, output_assumed)
         };
         // Counting takes longer than anything else here, so nobody waits for it.
         let (need, counter) = if !found.is_none() || price.is_some() {
@@ -295,19 +290,19 @@ impl Spending {
         }
         // One that has left its minute while the call waited (for a model to load) holds nothing any more.
         self.give_back();
-        let provider = &self.agent.settings.provider;
-        let who = spent_for.drawer(provider);
+        let target = &self.agent.target;
+        let who = spent_for.drawer(&self.agent.settings.provider);
         // Who has just looked the budgets up has heard the vendor too.
         let word = if found.is_none() { shielded(|| self.agent.backend.vendor_budget()).flatten() } else { None };
         let mut state = lock(&self.shared.tokens.state);
         if let Some(word) = word {
-            self.shared.tokens.hear_word(&mut state, provider, word, now);
+            self.shared.tokens.hear_word(&mut state, target, word, now);
         }
-        let refused = |refusal| NoTokens { account: AccountId::Provider(provider.clone()), refusal };
-        state.told.look(provider, self.need, now).map_err(refused)?;
+        let refused = |refusal| NoTokens { account: AccountId::Target(Arc::clone(target)), refusal };
+        state.told.look(target, self.need, now).map_err(refused)?;
         let found = found.unwrap_or_else(|| state.accounts.find(&who, now));
         let held = state.accounts.reserve(&who, found, self.need, now)?;
-        state.told.take(provider, self.need);
+        state.told.take(target, self.need);
         drop(state);
         self.reserved = Some(Reserved { held, at: now, sent: Sent::No, used: None });
         Ok(())
@@ -355,13 +350,20 @@ impl Spending {
     ) -> Option<Usage> {
         let is_free = self.need == Need { prompt: 0, output: OutputBound::Told(0) };
         let told = result.as_ref().map_or_else(|failure| failure.usage, |reply| reply.usage);
-        let spent =
-            if is_free && told.is_none() { None } else { spent(&self.agent, result, progress, || self.need.prompt) };
+        let (prompt, output) = self.need_now();
+        let reserved = (|| prompt, || output);
+        let spent = if is_free && told.is_none() { None } else { spent(&self.agent, result, progress, reserved) };
         if let Some(reserved) = &mut self.reserved {
             reserved.used = Some(spent.map_or((0, 0), |usage| (usage.prompt_tokens, usage.output_tokens)));
         }
         self.give_back();
         Some(self.priced(spent?, took))
+    }
+
+    /// The prompt, and the longest answer that the attempt may have.
+    fn need_now(&self) -> (u64, u64) {
+        let (OutputBound::Told(output) | OutputBound::Assumed(output)) = self.need.output;
+        self.reserved.as_ref().map_or((self.need.prompt, output), |reserved| reserved.held.tokens())
     }
 
     /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
@@ -388,6 +390,13 @@ impl Spending {
 impl Drop for Spending {
     fn drop(&mut self) {
         self.give_back();
+    }
+}
+
+impl TokenBook {
+    /// What an answer is taken for where nobody says how long it may be.
+    pub(crate) fn output_assumed(&self) -> u64 {
+        lock(&self.state).settings.output_tokens_assumed
     }
 }
 

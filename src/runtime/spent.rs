@@ -1,5 +1,8 @@
 //! What an attempt used: by the server's word, else by our own count of what was sent and of what came back until then, marked so. An
-//! answer without numbers is never free, and neither is a stream that was cut; what never left is. It reserves and settles nothing.
+//! answer without numbers is never free, and neither is a stream that was cut; what never left is. A whole answer that never came may have
+//! been made all the same: it counts as reserved. It reserves and settles nothing.
+
+use std::sync::Arc;
 
 use metrics::Label;
 use serde_json::Value;
@@ -8,10 +11,12 @@ use super::{
     core::AgentCore,
     metric,
     ports::{Asked, AttemptRequest, Progress, TokenEstimate},
+    shielded::shielded,
+    tally::{AnswerForm, Known},
     token_count::TokenCounter,
 };
 use crate::model::{
-    facts::Ending,
+    facts::{Ending, TimeoutKind},
     reply::{AttemptFailure, Reply, SIDE_TOKENS_MAX, Usage},
 };
 
@@ -61,13 +66,14 @@ pub(crate) fn count_guess(agent: &AgentCore, guess: Guess) {
     metric::count(metric::TOKENS_GUESSED, labels, 1);
 }
 
-/// What an attempt used that asked for something; `None` where nothing was used.
+/// What an attempt used that asked for something; `None` where nothing was used. `reserved` are the prompt and the longest answer.
 pub(crate) fn spent(
     agent: &AgentCore,
     result: &Result<Reply, AttemptFailure>,
     progress: &Progress,
-    prompt: impl FnOnce() -> u64,
+    reserved: (impl FnOnce() -> u64, impl FnOnce() -> u64),
 ) -> Option<Usage> {
+    let (prompt, output_max) = reserved;
     let usage = match result {
         Ok(Reply { usage: Some(usage), .. }) | Err(AttemptFailure { usage: Some(usage), .. }) => {
             usage.at_most(SIDE_TOKENS_MAX)
@@ -79,7 +85,14 @@ pub(crate) fn spent(
             Usage { output_tokens: told.output_tokens.max(whole), ..told }
         }
         Err(failure) if is_unpaid(&failure.ending) => return None,
-        Err(_) => progress.tally().estimate(prompt, progress.pieces()),
+        Err(failure) => match unheard(&failure.ending, progress) {
+            Unheard::All => return None,
+            Unheard::Nothing => progress.tally().estimate(prompt, progress.pieces()),
+            Unheard::Unknown => {
+                let told = progress.tally().estimate(prompt, progress.pieces());
+                Usage { output_tokens: told.output_tokens.max(output_max()), ..told }
+            }
+        },
     };
     if usage.estimated {
         count_guess(agent, Guess::of(result));
@@ -87,10 +100,37 @@ pub(crate) fn spent(
     Some(usage)
 }
 
+/// What of the work of an attempt without an answer nobody has heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unheard {
+    /// There was none.
+    All,
+    /// What was made is what came.
+    Nothing,
+    /// Any part of the answer may have been made.
+    Unknown,
+}
+
+fn unheard(ending: &Ending, progress: &Progress) -> Unheard {
+    let of_streams =
+        matches!(ending, Ending::StreamCut | Ending::Timeout { timeout: TimeoutKind::FirstToken | TimeoutKind::Stall });
+    match progress.tally().known() {
+        Known::NotSent => Unheard::All,
+        Known::Sent(AnswerForm::Stream) => Unheard::Nothing,
+        // A whole answer, and it says that there is no work in it.
+        _ if *ending == Ending::NoDraft => Unheard::Nothing,
+        Known::Sent(AnswerForm::Whole) => Unheard::Unknown,
+        // An adapter that says nothing of itself is known by what it does.
+        Known::Nothing if of_streams || progress.pieces() > 0 => Unheard::Nothing,
+        Known::Nothing => Unheard::Unknown,
+    }
+}
+
 /// The same where neither a budget nor a price asked for the size of the request beforehand: of work that no model does nothing is known,
-/// and nothing guessed.
+/// and nothing guessed. An answer whose longest nobody tells is taken for `output_assumed`.
 pub(crate) fn spent_unasked(
     agent: &AgentCore,
+    output_assumed: impl FnOnce() -> u64,
     request: &AttemptRequest,
     result: &Result<Reply, AttemptFailure>,
     progress: &Progress,
@@ -102,10 +142,16 @@ pub(crate) fn spent_unasked(
     if told.is_none() && agent.settings.model.is_none() {
         return None;
     }
-    spent(agent, result, progress, || {
+    let prompt = || {
         let relayed = request.relay.as_ref().map(|relay| relay.body.as_str());
         relayed.map_or_else(|| letters_of(&request.input), |body| TokenCounter::Letters.count(body))
-    })
+    };
+    let output_max = || {
+        let relay = request.relay.as_ref().map(|relay| (relay.kind, Arc::clone(&relay.body)));
+        let asked = Asked { input: Arc::clone(&request.input), relay };
+        shielded(|| agent.backend.output_max(&asked)).flatten().unwrap_or_else(output_assumed)
+    };
+    spent(agent, result, progress, (prompt, output_max))
 }
 
 /// An answer with an error status is no work of a model, and neither is what never left.

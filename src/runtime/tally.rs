@@ -6,6 +6,27 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::token_count::{COUNTED_BYTES_MAX, TokenCounter, as_count, scale_up};
 use crate::model::reply::Usage;
 
+/// How an answer comes: that decides what is known of one that does not come to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// All at once. A server may go on with it though nobody listens any more, and bills it: what was made until then nobody can know.
+    Whole,
+    /// Piece by piece. A server stops when its listener leaves: what was made is what came.
+    Stream,
+}
+
+/// What is known of an attempt that ended without numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Known {
+    /// Nobody said how it went.
+    #[default]
+    Nothing,
+    /// Its request never left.
+    NotSent,
+    /// Its request left, and the answer was to come like this.
+    Sent(AnswerForm),
+}
+
 /// What an attempt's tokens are counted with, and what was heard so far. Shared by the attempt and whoever looks when it is over.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -22,6 +43,9 @@ struct Said {
     of_all: Letters,
     /// Output that is no text.
     beside: u64,
+    /// How the answer was asked for, or comes.
+    form: Option<AnswerForm>,
+    known: Known,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -71,6 +95,35 @@ impl Tally {
     pub fn heard_beside(&self, tokens: u64) {
         let mut said = self.said();
         said.beside = said.beside.saturating_add(tokens);
+    }
+
+    /// The attempt begins with work of our own: nothing has left until [`Tally::left`] says so. An adapter that never says it is one of
+    /// which nothing is known.
+    pub fn prepares(&self) {
+        self.said().known = Known::NotSent;
+    }
+
+    /// The request is made, and asks for an answer of this form; it has not left.
+    pub fn asks(&self, form: AnswerForm) {
+        let mut said = self.said();
+        (said.form, said.known) = (Some(form), Known::NotSent);
+    }
+
+    /// From now on the request may have reached the other side.
+    pub fn left(&self) {
+        let mut said = self.said();
+        said.known = said.form.map_or(Known::Nothing, Known::Sent);
+    }
+
+    /// The answer begins, and is of this form, whatever was asked for.
+    pub fn comes(&self, form: AnswerForm) {
+        let mut said = self.said();
+        (said.form, said.known) = (Some(form), Known::Sent(form));
+    }
+
+    /// What is known of the attempt.
+    pub(crate) fn known(&self) -> Known {
+        self.said().known
     }
 
     fn said(&self) -> MutexGuard<'_, Said> {
@@ -142,6 +195,22 @@ mod tests {
         tally.heard_beside(u64::MAX);
         tally.heard("more");
         assert_eq!(tally.output(), u64::MAX);
+    }
+
+    #[test]
+    fn what_left_and_how_it_comes_back() {
+        let tally = Tally::default();
+        assert_eq!(tally.known(), Known::Nothing);
+        tally.left();
+        assert_eq!(tally.known(), Known::Nothing, "nobody said in which form");
+        tally.prepares();
+        assert_eq!(tally.known(), Known::NotSent);
+        tally.asks(AnswerForm::Stream);
+        assert_eq!(tally.known(), Known::NotSent);
+        tally.left();
+        assert_eq!(tally.known(), Known::Sent(AnswerForm::Stream));
+        tally.comes(AnswerForm::Whole);
+        assert_eq!(tally.known(), Known::Sent(AnswerForm::Whole));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the program go the same way; reading them from disk is the only I/O.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::Read as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,6 +21,9 @@ pub const MANIFEST: &str = "agent.toml";
 pub const PROMPT: &str = "prompt.md";
 /// The schema that is used unless the manifest or configuration names another.
 pub const SCHEMA: &str = "schema.json";
+
+/// Keys of a manifest that name files of its folder.
+pub(super) const FILE_KEYS: [&str; 2] = ["prompt", "schema"];
 
 /// The most folders of agents.
 pub const FOLDERS_MAX: usize = 1_000;
@@ -44,6 +47,14 @@ impl AgentFolder {
     /// How a file of it is named in messages.
     pub(super) fn file_path(&self, name: &str) -> Arc<str> {
         Arc::from(format!("{}/{name}", self.origin))
+    }
+
+    /// The files of it that a load takes something from. Of a manifest that cannot be read, all: whatever mends it shall be seen.
+    pub fn files_read(&self) -> BTreeSet<String> {
+        let Ok(manifest) = self.manifest() else { return self.files.keys().cloned().collect() };
+        let named = FILE_KEYS.into_iter().filter_map(|key| manifest.get(key)?.as_text());
+        let usual = [MANIFEST, PROMPT, SCHEMA].into_iter().filter(|name| self.files.contains_key(*name));
+        usual.chain(named).map(str::to_owned).collect()
     }
 
     /// Reads its manifest; without one the folder's other files stand for themselves.

@@ -6,24 +6,22 @@ use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use futures_util::stream;
-use reqwest::{
-    Method,
-    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
-};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use url::{Host, Url};
 
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
-    runtime::capture::CaptureSlot,
+    runtime::{capture::CaptureSlot, tally::AnswerForm},
 };
 
 use super::{
     captured::HEARD_BYTES_MAX,
     error_body::{AnswerHead, ErrorPointers, failure_of_answer},
+    outgoing::{Ears, Outgoing},
     recording::{Recording, Sent},
     secret::{Secret, scrub_failure},
     tap::{TAP_BYTES_MAX, Tap},
-    vendor_budget::VendorWord,
+    vendor_budget::VendorWords,
     wire::{Incoming, chain, failure_of_error},
 };
 
@@ -99,19 +97,6 @@ impl InvalidProvider {
     }
 }
 
-/// A request to a provider.
-#[derive(Debug, Clone)]
-pub struct Outgoing {
-    /// Its method.
-    pub method: Method,
-    /// Joined to the provider's `base_url`; may bring a query.
-    pub path: String,
-    /// Sent beside the provider's own headers, which they may replace.
-    pub headers: HeaderMap,
-    /// Its body, JSON, if it has one.
-    pub body: Option<Bytes>,
-}
-
 /// The head of a good (2xx) answer; the body is still to be read.
 #[derive(Debug)]
 pub struct Answer {
@@ -151,8 +136,8 @@ pub struct ProviderClient {
     body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,
-    /// What the provider said last of its own budget; the same for all clones.
-    pub(super) vendor: Arc<VendorWord>,
+    /// What the provider said last of its own budgets; the same for all clones.
+    pub(super) vendor: Arc<VendorWords>,
 }
 
 impl fmt::Debug for ProviderClient {
@@ -210,31 +195,34 @@ impl ProviderClient {
     /// Sends one request. A good answer comes back with its body unread; every other one is a failure. Dropping the future, or
     /// later the answer, closes the connection and so ends the work of the other side.
     pub async fn send(&self, outgoing: Outgoing, pointers: &ErrorPointers) -> Result<Answer, AttemptFailure> {
-        self.send_heard(outgoing, pointers, None).await
+        self.send_heard(outgoing, pointers, Ears::default()).await
     }
 
-    /// The same, for an attempt that may be kept word for word: the exchange is left in `slot`.
+    /// The same, and `ears` follow it.
     pub async fn send_heard(
         &self,
         outgoing: Outgoing,
         pointers: &ErrorPointers,
-        slot: Option<&CaptureSlot>,
+        ears: Ears<'_>,
     ) -> Result<Answer, AttemptFailure> {
         let mut headers = self.headers.clone();
         headers.extend(outgoing.headers);
         let mut request = self.http.request(outgoing.method, self.url(&outgoing.path)).headers(headers);
-        if let Some(body) = &outgoing.body {
-            request = request.body(body.clone());
+        if let Some(body) = ears.body(outgoing.body.clone()) {
+            request = request.body(body);
         }
         let request = request.build().map_err(failure_of_error)?;
-        let recording = self.recording(&request, outgoing.body, slot);
+        let recording = self.recording(&request, outgoing.body, ears.capture);
         let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
-        self.vendor.hear(incoming.headers());
+        ears.head(incoming.headers());
         let head = incoming.head();
+        let is_event_stream = incoming.is_of_type("text/event-stream");
+        let is_stream = is_event_stream || incoming.is_of_type("application/x-ndjson");
+        ears.answer(if is_stream { AnswerForm::Stream } else { AnswerForm::Whole });
         match head.status {
             200..=299 => Ok(Answer {
                 head,
-                is_event_stream: incoming.is_of_type("text/event-stream"),
+                is_event_stream,
                 is_plain_json: incoming.is_of_type("application/json"),
                 bytes_max: self.body_bytes_max,
                 incoming,

@@ -16,6 +16,7 @@ pub mod json_pointer;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;
+pub mod outgoing;
 pub mod pass_on;
 mod question;
 pub mod reading;

@@ -5,8 +5,9 @@ use std::{future::Future, time::Duration};
 use reqwest::{Method, header::HeaderMap};
 
 use super::{
-    client::{Answer, Outgoing, ProviderClient},
+    client::{Answer, ProviderClient},
     error_body::ErrorPointers,
+    outgoing::Outgoing,
 };
 use crate::model::{
     facts::{Ending, TimeoutKind},

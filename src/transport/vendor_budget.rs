@@ -2,8 +2,9 @@
 //! remembers the latest word; what follows from it, the runtime's budgets decide.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -13,7 +14,10 @@ use reqwest::header::HeaderMap;
 use tokio::time::Instant;
 
 use super::client::ProviderClient;
-use crate::{policy::retry_after::go_duration, runtime::ports::VendorBudget};
+use crate::policy::{
+    retry_after::go_duration,
+    tokens::told::{Left, VendorBudget},
+};
 
 /// For so long a word holds that names no end.
 const RESET_ASSUMED: Duration = Duration::from_secs(5);
@@ -25,7 +29,7 @@ const TOKENS: [(&str, &str); 4] = [
     ("anthropic-ratelimit-input-tokens-remaining", "anthropic-ratelimit-input-tokens-reset"),
     ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 ];
-/// The same of requests: without any left, no token is of use.
+/// The same of requests.
 const REQUESTS: [(&str, &str); 2] = [
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
@@ -35,9 +39,12 @@ const REQUESTS: [(&str, &str); 2] = [
 const DATE_SECONDS_MIN: f64 = 1e9;
 const DATE_MILLISECONDS_MIN: f64 = 1e12;
 
-/// The latest word of one vendor.
+/// The words of one vendor, by the model that each speaks of: as many as agents have models.
+pub(super) type VendorWords = Mutex<HashMap<String, Arc<VendorWord>>>;
+
+/// A vendor's latest word of one model.
 #[derive(Debug, Default)]
-pub(super) struct VendorWord {
+pub(in crate::transport) struct VendorWord {
     /// Asked about before every call, and mostly false.
     is_new: AtomicBool,
     word: Mutex<Option<(VendorBudget, Instant)>>,
@@ -54,7 +61,7 @@ impl VendorWord {
     }
 
     /// What was said since it was asked last, with the time that has passed taken off.
-    pub(super) fn take(&self) -> Option<VendorBudget> {
+    pub(in crate::transport) fn take(&self) -> Option<VendorBudget> {
         if !self.is_new.load(Ordering::Acquire) {
             return None;
         }
@@ -62,15 +69,21 @@ impl VendorWord {
         self.is_new.store(false, Ordering::Release);
         let (told, heard) = word.take()?;
         drop(word);
-        let reset_in = told.reset_in.saturating_sub(heard.elapsed());
-        (!reset_in.is_zero()).then_some(VendorBudget { reset_in, ..told })
+        let since = |left: Option<Left>| {
+            let left = left?;
+            let reset_in = left.reset_in.saturating_sub(heard.elapsed());
+            (!reset_in.is_zero()).then_some(Left { reset_in, ..left })
+        };
+        let told = VendorBudget { tokens: since(told.tokens), requests: since(told.requests) };
+        (told != VendorBudget::default()).then_some(told)
     }
 }
 
 impl ProviderClient {
-    /// What the provider said of its own budget since this was asked last.
-    pub(super) fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.vendor.take()
+    /// Where the provider's words of a model are kept: one place for all agents that have it.
+    pub(in crate::transport) fn vendor_word(&self, model: &str) -> Arc<VendorWord> {
+        let mut words = self.vendor.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(words.entry(model.to_owned()).or_default())
     }
 }
 
@@ -82,16 +95,11 @@ fn read(headers: &HeaderMap, now_unix: Duration) -> Option<VendorBudget> {
         // Where nothing is left and the time is not told, a refusal's own wait is that time.
         let named = named.or_else(|| if remaining == 0 { reset_in(text("retry-after")?, now_unix) } else { None });
         let reset_in = named.unwrap_or(RESET_ASSUMED);
-        Some(VendorBudget { remaining, reset_in })
+        Some(Left { remaining, reset_in })
     };
-    let tokens = TOKENS.iter().filter_map(told).min_by_key(|told| told.remaining);
-    let no_requests = REQUESTS.iter().filter_map(told).find(|told| told.remaining == 0);
-    match (tokens, no_requests) {
-        (Some(tokens), Some(shut)) if tokens.remaining == 0 => {
-            Some(VendorBudget { reset_in: tokens.reset_in.max(shut.reset_in), ..tokens })
-        }
-        (tokens, no_requests) => no_requests.or(tokens),
-    }
+    let least = |names: &[(&str, &str)]| names.iter().filter_map(told).min_by_key(|told| told.remaining);
+    let said = VendorBudget { tokens: least(&TOKENS), requests: least(&REQUESTS) };
+    (said != VendorBudget::default()).then_some(said)
 }
 
 /// A time to wait as such, or as a date.
@@ -130,28 +138,43 @@ mod tests {
         // 2026-01-01T00:00:00Z
         let now = Duration::from_secs(1_767_225_600);
         for (lines, want) in [
-            (vec![], None),
-            (vec![("x-ratelimit-remaining-tokens", "149984")], Some((149_984, 5_000))),
-            (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "6m0s")], Some((12, 360_000))),
-            (vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "garbage")], Some((12, 5_000))),
-            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1.5")], Some((7, 1_500))),
+            (vec![], (None, None)),
+            (vec![("x-ratelimit-remaining-tokens", "149984")], (Some((149_984, 5_000)), None)),
+            (
+                vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "6m0s")],
+                (Some((12, 360_000)), None),
+            ),
+            (
+                vec![("x-ratelimit-remaining-tokens", "12"), ("x-ratelimit-reset-tokens", "garbage")],
+                (Some((12, 5_000)), None),
+            ),
+            (
+                vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1.5")],
+                (Some((7, 1_500)), None),
+            ),
             (
                 vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225630")],
-                Some((7, 30_000)),
+                (Some((7, 30_000)), None),
             ),
             (
                 vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225630000")],
-                Some((7, 30_000)),
+                (Some((7, 30_000)), None),
             ),
-            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225000")], Some((7, 0))),
-            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "-3")], Some((7, 5_000))),
-            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "NaN")], Some((7, 5_000))),
-            (vec![("x-ratelimit-remaining-tokens", "0"), ("retry-after", "17")], Some((0, 17_000))),
-            (vec![("x-ratelimit-remaining-tokens", "9"), ("retry-after", "17")], Some((9, 5_000))),
-            (vec![("x-ratelimit-remaining-requests", "0"), ("retry-after", "17")], Some((0, 17_000))),
-            (vec![("retry-after", "17")], None),
-            (vec![("x-ratelimit-remaining-tokens", "-1")], None),
-            (vec![("x-ratelimit-remaining-tokens", "many")], None),
+            (
+                vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "1767225000")],
+                (Some((7, 0)), None),
+            ),
+            (vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "-3")], (Some((7, 5_000)), None)),
+            (
+                vec![("x-ratelimit-remaining-tokens", "7"), ("x-ratelimit-reset-tokens", "NaN")],
+                (Some((7, 5_000)), None),
+            ),
+            (vec![("x-ratelimit-remaining-tokens", "0"), ("retry-after", "17")], (Some((0, 17_000)), None)),
+            (vec![("x-ratelimit-remaining-tokens", "9"), ("retry-after", "17")], (Some((9, 5_000)), None)),
+            (vec![("x-ratelimit-remaining-requests", "0"), ("retry-after", "17")], (None, Some((0, 17_000)))),
+            (vec![("retry-after", "17")], (None, None)),
+            (vec![("x-ratelimit-remaining-tokens", "-1")], (None, None)),
+            (vec![("x-ratelimit-remaining-tokens", "many")], (None, None)),
             (
                 vec![
                     ("x-ratelimit-remaining-tokens", "500"),
@@ -159,9 +182,12 @@ mod tests {
                     ("x-ratelimit-remaining-requests", "0"),
                     ("x-ratelimit-reset-requests", "8.64s"),
                 ],
-                Some((0, 8_640)),
+                (Some((500, 1_000)), Some((0, 8_640))),
             ),
-            (vec![("x-ratelimit-remaining-requests", "3"), ("x-ratelimit-reset-requests", "1s")], None),
+            (
+                vec![("x-ratelimit-remaining-requests", "3"), ("x-ratelimit-reset-requests", "1s")],
+                (None, Some((3, 1_000))),
+            ),
             (
                 vec![
                     ("anthropic-ratelimit-input-tokens-remaining", "40"),
@@ -169,17 +195,19 @@ mod tests {
                     ("anthropic-ratelimit-output-tokens-remaining", "8"),
                     ("anthropic-ratelimit-output-tokens-reset", "2026-01-01T00:00:10Z"),
                 ],
-                Some((8, 10_000)),
+                (Some((8, 10_000)), None),
             ),
             (
                 vec![
                     ("anthropic-ratelimit-tokens-remaining", "7"),
                     ("anthropic-ratelimit-tokens-reset", "2025-12-31T23:59:00Z"),
                 ],
-                Some((7, 0)),
+                (Some((7, 0)), None),
             ),
         ] {
-            let told = read(&headers(&lines), now).map(|told| (told.remaining, told.reset_in.as_millis()));
+            let shown = |left: Option<Left>| left.map(|left| (left.remaining, left.reset_in.as_millis()));
+            let said = read(&headers(&lines), now).unwrap_or_default();
+            let told = (shown(said.tokens), shown(said.requests));
             assert_eq!(told, want, "{lines:?}");
         }
     }
@@ -191,7 +219,13 @@ mod tests {
         word.hear(&headers(&told));
         word.hear(&headers(&[("content-type", "text/plain")]));
         tokio::time::advance(Duration::from_secs(4)).await;
-        assert_eq!(word.take(), Some(VendorBudget { remaining: 12, reset_in: Duration::from_secs(6) }));
+        assert_eq!(
+            word.take(),
+            Some(VendorBudget {
+                tokens: Some(Left { remaining: 12, reset_in: Duration::from_secs(6) }),
+                requests: None
+            })
+        );
         assert_eq!(word.take(), None);
         word.hear(&headers(&told));
         tokio::time::advance(Duration::from_secs(10)).await;

@@ -25,7 +25,7 @@ use watertight::{
         call::{CallContext, CallError, CallReply, CallRequest},
         engine::{Part, Runtime},
         parts::Parts,
-        ports::{Asked, AttemptRequest, Backend, BoxFuture, CallLog, Progress, TokenEstimate, VendorBudget},
+        ports::{Asked, AttemptRequest, Backend, BoxFuture, CallLog, Left, Progress, TokenEstimate, VendorBudget},
         settings::{AgentSettings, ProviderSettings, TargetSettings},
         spending::SpendingSettings,
         token_count::TokenCounter,
@@ -74,6 +74,10 @@ impl Backend for Metered {
 
     fn estimate(&self, _: &Asked, _: Option<&str>) -> Option<TokenEstimate> {
         Some(TokenEstimate { prompt: 100, output_max: Some(200), counter: TokenCounter::Letters })
+    }
+
+    fn output_max(&self, _: &Asked) -> Option<u64> {
+        Some(200)
     }
 
     fn vendor_budget(&self) -> Option<VendorBudget> {
@@ -151,7 +155,8 @@ async fn a_refusal_leaves_nothing_behind() {
     assert_eq!(breaker.counts, Counts::default(), "no breaker judges a refusal of ours");
     drop(held);
     settle().await;
-    assert_eq!(local(&runtime), (300, 0), "their prompts were sent");
+    assert_eq!(local(&runtime), (900, 0), "they were sent, and what was made of them nobody knows");
+    pass(s(51)).await;
     assert_eq!(code(&call_now(&runtime, &backend).await), "OK");
 }
 
@@ -185,11 +190,19 @@ async fn every_way_out_settles_once() {
         ("an error status", Answer::status(503), 0),
         ("a refusal of theirs", Answer::status(429), 0),
         ("no first token", timeout(TimeoutKind::FirstToken), 100),
-        ("a broken connection", Answer::ending(Ending::Network { connected: true }), 100),
+        ("a stall", timeout(TimeoutKind::Stall), 100),
+        ("a broken connection", Answer::ending(Ending::Network { connected: true }), 300),
+        (
+            "one that had said something",
+            Answer::Content(Box::new(Answer::ending(Ending::Network { connected: true }))),
+            101,
+        ),
         ("a cut stream", Answer::Content(Box::new(Answer::ending(Ending::StreamCut))), 101),
         ("a cut stream that told", Answer::Fail(failed_after_use), 87),
-        ("a bad reply", Answer::ending(Ending::BadReply), 100),
-        ("our own timeout", Answer::Hang, 100),
+        ("a bad reply", Answer::ending(Ending::BadReply), 300),
+        ("no draft", Answer::ending(Ending::NoDraft), 100),
+        ("our own timeout", Answer::Hang, 300),
+        ("our own timeout of a stream", Answer::Content(Box::new(Answer::Hang)), 101),
         ("a panic", Answer::Panic, 300),
         ("a good answer that tells nothing", Answer::Say(json!({"text": "12345678"})), 103),
     ] {
@@ -203,9 +216,9 @@ async fn every_way_out_settles_once() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_leaves_settles_wherever_it_leaves() {
     let answers = [
-        (Answer::Hang, 100),
+        (Answer::Hang, 300),
         (Answer::Content(Box::new(Answer::Content(Box::new(Answer::Hang)))), 102),
-        (Answer::Good.after(s(1)), 100),
+        (Answer::Good.after(s(1)), 300),
     ];
     for (answer, want) in answers {
         let (runtime, _) = one(answer).await;
@@ -306,11 +319,54 @@ async fn all_budgets_of_a_call_or_none() {
     assert_eq!(local(&runtime), (900, 0));
 }
 
+fn tokens_left(remaining: u64, reset_in: Duration) -> VendorBudget {
+    VendorBudget { tokens: Some(Left { remaining, reset_in }), requests: None }
+}
+
+/// Vendors count by model (or deployment): what one model has used up is no reason to shut another, least of all a ladder's lighter one.
+#[tokio::test(start_paused = true)]
+async fn a_vendors_word_is_of_the_model_that_it_came_with() {
+    for limit in [None, Some(100_000)] {
+        let (big, small) = (Metered::of(Scripted::always(Answer::Good)), Metered::of(Scripted::always(Answer::Good)));
+        let of_model = |name, model: &str| AgentSettings { model: Some(model.into()), ..agent(name, "local") };
+        let provider = limit.map_or_else(|| provider("local"), budgeted);
+        let builder = builder().provider(provider).agent(of_model("draft", "big"), big.clone());
+        // Another agent of the same model has the same budget with the vendor.
+        let (twin, light) = (of_model("twin", "big"), of_model("light", "small"));
+        let runtime = builder.agent(twin, big.clone()).agent(light, small.clone()).start().await.unwrap();
+        *big.vendor.lock().unwrap() = Some(tokens_left(0, s(30)));
+        for name in ["draft", "twin"] {
+            let refused = call(&runtime, name).await;
+            let shown = (code(&refused), detail(&refused, "compartment"), retry_after(&refused));
+            assert_eq!(shown, ("TOKEN_BUDGET_EXHAUSTED".into(), "target:local/big".into(), Some(30.0)), "{limit:?}");
+        }
+        assert_eq!(code(&call(&runtime, "light").await), "OK", "{limit:?}");
+        pass(s(30)).await;
+        assert_eq!(code(&call(&runtime, "draft").await), "OK", "{limit:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vendors_word_of_requests_holds_a_flood() {
+    let backend = Metered::of(Scripted::always(Answer::Good.after(s(1))));
+    let runtime = runtime_of(agent("draft", "local"), provider("local"), &backend).await;
+    *backend.vendor.lock().unwrap() =
+        Some(VendorBudget { tokens: None, requests: Some(Left { remaining: 3, reset_in: s(50) }) });
+    let asked: Vec<Call> = (0..20).map(|_| Call(call_later(&runtime, "draft"))).collect();
+    let mut good = 0;
+    for call in asked {
+        good += usize::from(code(&call.end().await) == "OK");
+    }
+    assert_eq!((good, backend.count()), (3, 3));
+    pass(s(50)).await;
+    assert_eq!(code(&call(&runtime, "draft").await), "OK");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_vendor_narrows_its_own_budget() {
     let (runtime, backend) = one(Answer::Good).await;
     backend.used(10, 10);
-    *backend.vendor.lock().unwrap() = Some(VendorBudget { remaining: 250, reset_in: s(20) });
+    *backend.vendor.lock().unwrap() = Some(tokens_left(250, s(20)));
     let refused = call(&runtime, "draft").await;
     assert_eq!((code(&refused), retry_after(&refused)), ("TOKEN_BUDGET_EXHAUSTED".into(), Some(20.0)));
     pass(s(20)).await;
@@ -331,13 +387,13 @@ async fn a_vendors_word_holds_a_provider_that_has_no_budget() {
     ] {
         let backend = Metered::of(Scripted::always(Answer::Good));
         let runtime = runtime_of(agent("draft", "local"), provider("local"), &backend).await;
-        *backend.vendor.lock().unwrap() = Some(VendorBudget { remaining, reset_in: s(reset) });
+        *backend.vendor.lock().unwrap() = Some(tokens_left(remaining, s(reset)));
         let first = call(&runtime, "draft").await;
         if let Some(wait) = wait {
             assert_eq!(code(&first), "TOKEN_BUDGET_EXHAUSTED", "{remaining} {reset}");
             assert_eq!(
                 (detail(&first, "compartment"), retry_after(&first)),
-                ("provider:local".into(), Some(wait as f64))
+                ("target:local".into(), Some(wait as f64))
             );
             assert_eq!(backend.scripted.count(), 0, "nothing was sent");
             pass(s(wait - 1)).await;
@@ -356,7 +412,7 @@ async fn a_vendors_word_holds_a_provider_that_has_no_budget() {
 async fn what_a_vendor_has_left_is_taken_until_its_next_word() {
     let backend = Metered::of(Scripted::always(Answer::Good));
     let runtime = runtime_of(agent("draft", "local"), provider("local"), &backend).await;
-    let word = |remaining| *backend.vendor.lock().unwrap() = Some(VendorBudget { remaining, reset_in: s(20) });
+    let word = |remaining| *backend.vendor.lock().unwrap() = Some(tokens_left(remaining, s(20)));
     word(1_500);
     assert_eq!(code(&call(&runtime, "draft").await), "OK", "1,024 of them are taken for its answer");
     assert_eq!(code(&call(&runtime, "draft").await), "OK", "and the rest for this one's");
@@ -450,7 +506,7 @@ async fn what_has_a_price_costs() {
     let reply = call(&runtime, "draft").await.unwrap();
     let want = Some(units(0.002 + 0.0008 + 0.002));
     assert_eq!((reply.usage.unwrap().cost, log.0.lock().unwrap()[0].cost), (want, want));
-    // A caller that leaves has been charged for the prompt, by our own counting.
+    // A caller that leaves has been charged for what may have been made, by our own counting.
     backend.scripted.now(Answer::Hang);
     let calling = Call(call_later(&runtime, "draft"));
     pass(s(1)).await;
@@ -458,8 +514,26 @@ async fn what_has_a_price_costs() {
     settle().await;
     let last = log.0.lock().unwrap().pop().unwrap();
     let usage = last.usage.unwrap();
-    assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), (100, 0, true));
-    assert_eq!(last.cost, Some(units(0.0002 + 0.001)));
+    assert_eq!((usage.prompt_tokens, usage.output_tokens, usage.estimated), (100, 200, true));
+    assert_eq!(last.cost, Some(units(0.0002 + 0.0016 + 0.001)));
+}
+
+/// Where neither a budget nor a price asks beforehand, runs still count what was used.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_has_heard_counts_without_a_budget_too() {
+    for (model, want) in [(Some("qwen".into()), Some((200, true))), (None, None)] {
+        let backend = Metered::of(Scripted::always(Answer::Hang));
+        let log = Arc::new(Kept::default());
+        let settings = AgentSettings { model, ..agent("draft", "local") };
+        let builder = builder().provider(provider("local")).agent(settings, backend.clone()).call_log(log.clone());
+        let runtime = builder.start().await.unwrap();
+        let calling = Call(call_later(&runtime, "draft"));
+        pass(s(1)).await;
+        drop(calling);
+        settle().await;
+        let usage = log.0.lock().unwrap().pop().unwrap().usage;
+        assert_eq!(usage.map(|usage| (usage.output_tokens, usage.estimated)), want);
+    }
 }
 
 /// What an attempt used that ended where nobody could look stands in the log as it does in the budget.

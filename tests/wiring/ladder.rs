@@ -82,6 +82,7 @@ async fn world_with(
         .agent(draft, main.clone())
         .agent(agent("small", "b"), small.clone())
         .agent(agent("tiny", "c"), tiny.clone())
+        .callers(CallerSettings { volume: Some(VolumeSettings::of_calls(1_000)), scope: CallerScope::Caller })
         .ladders(ladders);
     if let Some((store, settings, push)) = queue {
         builder = builder.deferred(store, settings, push.map(|push| push as Arc<_>));
@@ -603,6 +604,27 @@ async fn a_refusal_is_no_attempt_and_failures_are_counted_to_their_end() {
     assert_eq!((entry.status, entry.attempts), (DeferredStatus::Failed, 3), "attempts_max");
     assert_eq!(world.draft.count(), sent + 3);
     assert_eq!(entry.result.as_ref().unwrap().error.as_ref().unwrap().error_code, ErrorCode::AgentError);
+}
+
+/// However often the queue tries: its caller has made one call, whether it was sent before it was put off or refused.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_put_off_is_one_call_of_its_caller() {
+    let queue = FakeQueue::new();
+    let world = deferring(&queue, settings(), None).await;
+    let by = |key: &str| CallContext { key_id: Some(key.to_owned()), ..CallContext::default() };
+    put_off(&world, by("sent")).await;
+    world.runtime.act("agent:draft", BreakerAct::ForceOpen).unwrap();
+    put_off(&world, by("refused")).await;
+    world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
+    world.runtime.act("agent:draft", BreakerAct::Auto).unwrap();
+    let sent = world.draft.count();
+    pass(s(30 * 60)).await;
+    let ended: Vec<_> = queue.entries().iter().map(|entry| (entry.status, entry.attempts)).collect();
+    assert_eq!((ended, world.draft.count()), (vec![(DeferredStatus::Failed, 3); 2], sent + 6));
+    let mut admitted: Vec<_> =
+        world.runtime.callers().iter().map(|caller| (caller.name.to_string(), caller.volume.admitted)).collect();
+    admitted.sort();
+    assert_eq!(admitted, [("refused".to_owned(), 1), ("sent".to_owned(), 1)]);
 }
 
 /// A file that is half edited, or a name that is mistyped for minutes, must not empty the queue.

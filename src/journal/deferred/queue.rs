@@ -1,13 +1,11 @@
 //! The deferred queue as the runtime's port wants it. All writes are on the journal's one thread, so of two who take an entry one gets it.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, atomic::Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{
+    in_hand::InHand,
     push,
     row::{self, call_of, head_of},
 };
@@ -21,8 +19,8 @@ use crate::{
     },
     runtime::{
         deferred::store::{
-            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore, Due, Held, Lease,
-            PushDue, PushSettled, Put, QueueBounds, Settled, Taken,
+            Again, DeferredCall, DeferredHead, DeferredResult, DeferredStatus, DeferredStore, Due, Lease, PushDue,
+            PushSettled, Put, QueueBounds, Settled, Taken,
         },
         journal::JournalError,
         ports::BoxFuture,
@@ -158,40 +156,6 @@ impl Ready {
             generation: row.get(5)?,
             agent: row.get(6)?,
         })
-    }
-}
-
-/// Who has how many calls in hand, as numbers of the file. Who has as many as one may have is passed over.
-struct InHand {
-    agents: HashMap<i64, usize>,
-    tenants: HashMap<i64, usize>,
-    of_one_max: usize,
-}
-
-impl InHand {
-    fn of(within: &mut Within<'_>, held: &Held) -> Result<Self, Fault> {
-        let of_one_max = if held.of_one_max == 0 { usize::MAX } else { held.of_one_max };
-        let mut in_hand = Self { agents: HashMap::new(), tenants: HashMap::new(), of_one_max };
-        for (agent, tenant) in &held.calls {
-            let agent = within.names.number(within.connection, Some(agent))?;
-            let tenant = within.names.number(within.connection, tenant.as_deref())?;
-            in_hand.add(agent, tenant);
-        }
-        Ok(in_hand)
-    }
-
-    fn add(&mut self, agent: i64, tenant: i64) {
-        *self.agents.entry(agent).or_default() += 1;
-        *self.tenants.entry(tenant).or_default() += 1;
-    }
-
-    /// Agents and tenants that are passed over, each as a list of SQL.
-    fn passed_over(&self) -> (String, String) {
-        let full = |counts: &HashMap<i64, usize>| {
-            let full = counts.iter().filter(|(_, count)| **count >= self.of_one_max);
-            full.map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(", ")
-        };
-        (full(&self.agents), full(&self.tenants))
     }
 }
 

@@ -332,6 +332,37 @@ async fn an_end_is_told_until_it_is_taken() {
     assert!(journal.deferred(of("acme"), "told").await.unwrap().is_none());
 }
 
+/// A receiver that hangs keeps what it was given; what others are to be told of must not wait for it.
+#[tokio::test]
+async fn ends_are_told_by_tenants_and_not_by_their_number() {
+    let place = Place::new();
+    let journal = place.open();
+    let names: Vec<String> = (0..40).map(|number| format!("x{number:02}")).collect();
+    let entries = names.iter().map(|id| (id.as_str(), "acme")).chain([("b1", "bolt"), ("b2", "bolt"), ("c1", "cove")]);
+    for (id, tenant) in entries {
+        let bounds = QueueBounds { entries_max: 100, tenant_entries_max: 100 };
+        let put = journal.put(with(call(id, tenant), |head| head.pushed = true), bounds).await;
+        assert_eq!(put, Ok(Put::New));
+    }
+    let now_ms = T0 + 5 * MINUTE_MS;
+    for taken in journal.take_due(lease("one", now_ms, 100)).await.unwrap().taken {
+        // The flood ended first, so that all of it is due first.
+        let at_ms = now_ms + u64::from(!taken.call.head.id.starts_with('x'));
+        journal.settle(&taken.call.head.id, taken.generation, done(json!("text"), at_ms)).await.unwrap();
+    }
+    let acme = |count| vec![("draft".to_owned(), Some("acme".to_owned())); count];
+    let told = async |calls, count_max| {
+        let lease = Lease { held: Held { calls, of_one_max: 4 }, ..lease("one", now_ms + 10, count_max) };
+        let (due, next_ms) = journal.take_pushes(lease).await.unwrap();
+        (due.into_iter().map(|push| push.entry.head.id).collect::<Vec<_>>(), next_ms)
+    };
+    let (first, next_ms) = told(vec![], 5).await;
+    assert_eq!((first, next_ms.is_some()), (["x00", "b1", "c1", "x01", "b2"].map(str::to_owned).to_vec(), true));
+    assert_eq!(told(acme(2), 9).await, (vec!["x02".to_owned(), "x03".to_owned()], None), "its share, and no more");
+    assert_eq!(told(acme(4), 9).await, (vec![], None), "whoever ends one looks again");
+    assert_eq!(told(acme(3), 9).await.0, ["x04"]);
+}
+
 /// Something that is done to the queue.
 #[derive(Debug, Clone)]
 enum Act {

@@ -211,12 +211,6 @@ impl Accounts {
         }
     }
 
-    /// What a vendor says is left of its own budget; false where the provider has none of ours.
-    pub fn narrow(&mut self, provider: &Name, remaining: u64, until: Timestamp, now: Timestamp) -> bool {
-        let account = self.providers.get(provider).and_then(|at| self.shelf.get_mut(*at));
-        account.map(|(account, _)| account.budget.narrow(remaining, until, now)).is_some()
-    }
-
     /// The budgets that have a configured name: providers' and features'.
     pub fn show(&mut self, now: Timestamp) -> Vec<Shown> {
         self.shelf.forget_rested(now);
@@ -237,6 +231,7 @@ impl Accounts {
         let at = match id {
             AccountId::Provider(name) => *self.providers.get(name)?,
             AccountId::Feature(name) => self.features.get(name)?.account?,
+            AccountId::Target(_) => return None,
             AccountId::Tenant(tenant) => self.tenants.get(tenant)?.account?,
             AccountId::Cell(feature, tenant) => {
                 let cells = &self.tenants.get(tenant)?.cells;

@@ -40,6 +40,8 @@ pub struct Drawer<'a> {
 pub enum AccountId {
     /// A provider's.
     Provider(Name),
+    /// A vendor's own one of a target (`provider/model`), by its word: none of ours.
+    Target(Arc<str>),
     /// A feature's, over all tenants.
     Feature(Name),
     /// A tenant's, over all features.
@@ -52,6 +54,7 @@ impl std::fmt::Display for AccountId {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Provider(name) => write!(formatter, "provider:{name}"),
+            Self::Target(name) => write!(formatter, "target:{name}"),
             Self::Feature(name) => write!(formatter, "feature:{name}"),
             Self::Tenant(name) => write!(formatter, "tenant:{name}"),
             Self::Cell(feature, tenant) => write!(formatter, "cell:{feature}/{tenant}"),

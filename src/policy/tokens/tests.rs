@@ -115,30 +115,6 @@ fn a_resize_holds_for_newcomers() {
 }
 
 #[test]
-fn a_vendors_word_narrows_and_never_widens() {
-    let mut budget = TokenBudget::new(1_000);
-    budget.narrow(300, ms(20_000), ms(0));
-    let held = reserve(&mut budget, 250, 0).unwrap();
-    assert_eq!(reserve(&mut budget, 100, 5_000), exhausted(15));
-    assert!(reserve(&mut budget, 50, 5_000).is_ok());
-    budget.refund(held, ms(6_000));
-    assert_eq!(reserve(&mut budget, 1, 6_000), exhausted(14), "what the vendor has booked, the vendor gives back");
-    budget.narrow(u64::MAX, ms(30_000), ms(7_000));
-    assert!(reserve(&mut budget, 950, 7_000).is_ok(), "its latest word holds");
-    assert_eq!(reserve(&mut budget, 1, 8_000), exhausted(57), "and the own cap beside it");
-}
-
-#[test]
-fn no_vendor_shuts_us_out_for_longer_than_a_minute() {
-    let mut budget = TokenBudget::new(1_000);
-    budget.narrow(0, ms(120_000_000), ms(0));
-    assert_eq!(reserve(&mut budget, 1, 0), exhausted(60));
-    assert!(reserve(&mut budget, 1, 60_000).is_ok());
-    budget.narrow(0, ms(60_000), ms(60_000));
-    assert!(reserve(&mut budget, 1, 60_000).is_ok(), "a reset that has passed says nothing");
-}
-
-#[test]
 fn a_long_sleep_of_the_machine_empties_it() {
     let mut budget = TokenBudget::new(100);
     let held = reserve(&mut budget, 100, 0).unwrap();
@@ -199,7 +175,6 @@ fn the_shared_case() {
 struct Twin {
     limit: u64,
     all: Vec<Held>,
-    narrowed: Option<(u64, u64)>,
 }
 
 struct Held {
@@ -217,8 +192,7 @@ impl Twin {
         if tokens == 0 {
             return true;
         }
-        let vendor = self.narrowed.is_none_or(|(left, until)| until <= now || tokens <= left);
-        vendor && self.sum(now, |_| true) + tokens <= self.limit
+        self.sum(now, |_| true) + tokens <= self.limit
     }
 }
 
@@ -229,7 +203,6 @@ enum Act {
     Refund { which: usize },
     Lose { which: usize },
     Resize(u64),
-    Narrow { left: u64, millis: u64 },
     Wait(u64),
 }
 
@@ -240,7 +213,6 @@ fn act() -> impl Strategy<Value = Act> {
         1 => any::<usize>().prop_map(|which| Act::Refund { which }),
         1 => any::<usize>().prop_map(|which| Act::Lose { which }),
         1 => (0_u64..2_000).prop_map(Act::Resize),
-        1 => (0_u64..1_000, 0_u64..90_000).prop_map(|(left, millis)| Act::Narrow { left, millis }),
         3 => prop_oneof![0_u64..3_000, Just(60_000), 0_u64..70_000].prop_map(Act::Wait),
     ]
 }
@@ -262,7 +234,6 @@ proptest! {
                             // The cap is a cap: a reservation never makes the window hold more than it.
                             prop_assert!(tokens == 0 || budget.used(ms(now)) <= budget.limit());
                             twin.all.push(Held { at: now, tokens, open: true });
-                            twin.narrowed = twin.narrowed.map(|(left, until)| (left.saturating_sub(tokens), until));
                             open.push((id, twin.all.len() - 1));
                         }
                         Err(BudgetRefusal::TooLarge { limit }) => {
@@ -301,10 +272,6 @@ proptest! {
                 Act::Resize(limit) => {
                     budget.resize(limit);
                     twin.limit = limit;
-                }
-                Act::Narrow { left, millis } => {
-                    budget.narrow(left, ms(now + millis), ms(now));
-                    twin.narrowed = Some((left, now + millis.min(60_000)));
                 }
                 Act::Wait(millis) => now += millis,
             }

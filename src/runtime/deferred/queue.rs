@@ -47,6 +47,8 @@ pub(crate) struct DeferredQueue {
     pub(crate) news: Notify,
     /// Entries whose calls are under way here, by id.
     pub(crate) under_way: Mutex<HashMap<String, UnderWay>>,
+    /// Agent and tenant of the ends that somebody is being told of, by entry.
+    pub(super) telling: Mutex<HashMap<String, (String, Option<String>)>>,
 }
 
 /// A call of an entry that is under way here.
@@ -73,7 +75,15 @@ impl DeferredQueue {
         owner: String,
     ) -> Self {
         let settings = ArcSwap::from_pointee(settings);
-        Self { store, settings, push, owner, news: Notify::new(), under_way: Mutex::default() }
+        Self {
+            store,
+            settings,
+            push,
+            owner,
+            news: Notify::new(),
+            under_way: Mutex::default(),
+            telling: Mutex::default(),
+        }
     }
 
     /// Keeps a call for later. An error says why it cannot be kept; nothing was stored then.
@@ -144,7 +154,7 @@ impl DeferredQueue {
             cause,
             error: error.clone(),
             created_ms,
-            due_ms: created_ms.saturating_add(milliseconds(self.delay(shared, None))),
+            due_ms: created_ms.saturating_add(milliseconds(self.delay(shared, error.retry_after))),
             expires_ms: created_ms.saturating_add(milliseconds(settings.expires_after)),
             pushed: self.push.as_ref().is_some_and(|push| push.is_for(&owner)),
             owner,

@@ -50,7 +50,9 @@ const CHANCE_OF_PUSHES: u64 = 0x7075_7368_6573;
 /// The wait between two tries is lengthened by a random part of it of up to this share.
 const PUSH_JITTER: f64 = 0.2;
 /// Tries to tell somebody that are under way at once.
-const PUSHES_PARALLEL: usize = 8;
+const PUSHES_PARALLEL: usize = 32;
+/// ... and of these of one tenant: whose receiver hangs keeps no others waiting.
+const PUSHES_OF_ONE_MAX: usize = 8;
 
 /// The worker of one runtime.
 pub(crate) struct Worker {
@@ -146,12 +148,16 @@ impl Worker {
             return Ok(None);
         }
         let timeout = self.queue.settings.load().push.timeout;
-        let (due, next_ms) = self.queue.store.take_pushes(self.lease(timeout, room)).await?;
+        let calls = lock(&self.queue.telling).values().cloned().collect();
+        let held = Held { calls, of_one_max: PUSHES_OF_ONE_MAX };
+        let lease = Lease { held, ..self.lease(timeout, room) };
+        let (due, next_ms) = self.queue.store.take_pushes(lease).await?;
         for push in due {
             let Ok(permit) = Arc::clone(&self.pushes).try_acquire_owned() else { break };
             let (shared, queue) = (Arc::clone(&self.shared), Arc::clone(&self.queue));
             let (all, of_runs) = (self.shared.tracker.clone(), self.shared.run_steps.clone());
-            all.spawn(of_runs.track_future(tell(shared, queue, push, permit)));
+            let place = Telling::begin(&queue, &push, permit);
+            all.spawn(of_runs.track_future(tell(shared, queue, push, place)));
         }
         Ok(next_ms.map(|next| self.until(next)))
     }
@@ -250,10 +256,24 @@ impl Making {
             key_id: owner.key_id,
             user: owner.user,
             deadline: Some(moment(&self.shared, call.expires_ms)),
-            // It is on a rung already.
-            ladder: LadderUse::Never,
+            // It is on a rung already, and its caller has made one call.
+            ladder: if self.was_counted() { LadderUse::StandsIn } else { LadderUse::Never },
             ..CallContext::default()
         }
+    }
+
+    /// Whether its caller's and its feature's counts know the call: once it was sent they do. A refusal of ours has given back what it took.
+    fn was_counted(&self) -> bool {
+        let is_refusal = matches!(
+            self.taken.call.head.error.error_code,
+            ErrorCode::AgentCircuitOpen
+                | ErrorCode::AgentBulkheadFull
+                | ErrorCode::AgentWarming
+                | ErrorCode::RateLimited
+                | ErrorCode::TokenBudgetExhausted
+                | ErrorCode::LoadShed
+        );
+        self.taken.attempts > 0 || !is_refusal
     }
 
     fn settled(&self, result: Result<CallReply, CallError>) -> Settled {
@@ -325,8 +345,32 @@ impl Making {
     }
 }
 
+/// The place of one telling, until its drop.
+struct Telling {
+    queue: Arc<DeferredQueue>,
+    id: String,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Telling {
+    /// Before the next look at the queue, which asks who has how much in hand.
+    fn begin(queue: &Arc<DeferredQueue>, due: &PushDue, permit: OwnedSemaphorePermit) -> Self {
+        let head = &due.entry.head;
+        lock(&queue.telling).insert(head.id.clone(), (head.agent.clone(), head.owner.tenant.clone()));
+        Self { queue: Arc::clone(queue), id: head.id.clone(), permit: Some(permit) }
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        lock(&self.queue.telling).remove(&self.id);
+        drop(self.permit.take());
+        self.queue.news.notify_one();
+    }
+}
+
 /// Tells somebody of an end, once.
-async fn tell(shared: Arc<Shared>, queue: Arc<DeferredQueue>, due: PushDue, permit: OwnedSemaphorePermit) {
+async fn tell(shared: Arc<Shared>, queue: Arc<DeferredQueue>, due: PushDue, place: Telling) {
     let Some(push) = queue.push.clone() else { return };
     let settings = queue.settings.load().push.clone();
     let attempt = due.attempts.saturating_add(1);
@@ -351,8 +395,7 @@ async fn tell(shared: Arc<Shared>, queue: Arc<DeferredQueue>, due: PushDue, perm
     if let Err(error) = queue.store.settle_push(&id, due.generation, settled).await {
         tracing::warn!(%error, entry = id, "what became of telling somebody cannot be written: it is told again");
     }
-    drop(permit);
-    queue.news.notify_one();
+    drop(place);
 }
 
 /// What is written down of a try. `share` is chance, so that what failed together does not come back together.

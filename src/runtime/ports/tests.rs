@@ -26,7 +26,7 @@ impl Backend for Full {
     }
 
     fn vendor_budget(&self) -> Option<VendorBudget> {
-        Some(VendorBudget { remaining: 3, reset_in: Duration::from_secs(9) })
+        Some(VendorBudget { tokens: Some(Left { remaining: 3, reset_in: Duration::from_secs(9) }), requests: None })
     }
 
     fn cold_start(&self) -> ColdStart {

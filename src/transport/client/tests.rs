@@ -1,5 +1,6 @@
 //! The client over real sockets: what is sent, what is never sent twice, and how each end of a connection is told.
 
+use reqwest::Method;
 use tokio::{net::TcpSocket, time::timeout};
 
 use super::*;

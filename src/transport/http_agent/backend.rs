@@ -9,7 +9,8 @@ use crate::{
     },
     runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
     transport::{
-        client::{Answer, Outgoing, ProviderClient},
+        client::{Answer, ProviderClient},
+        outgoing::{Ears, Outgoing},
         secret,
         stream::{EventStream, StreamClock},
     },
@@ -35,6 +36,7 @@ impl HttpAgent {
     }
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        progress.tally().prepares();
         let wanted = if progress.is_watched() { Wanted::Stream } else { Wanted::Whole };
         let mut headers = request::contract_headers(request, wanted)?;
         for (name, value) in &self.mapping.headers {
@@ -47,7 +49,7 @@ impl HttpAgent {
             body: Some(request::body(&request.input, self.mapping.request.as_ref())?),
         };
         let clock = StreamClock::start(request.timeouts);
-        let sent = self.client.send_heard(outgoing, &self.mapping.errors, request.capture.as_ref());
+        let sent = self.client.send_heard(outgoing, &self.mapping.errors, Ears::of(request, progress, wanted));
         let answer = match wanted {
             Wanted::Whole => sent.await?,
             Wanted::Stream => clock.within(sent).await??,

@@ -108,6 +108,7 @@ impl Backend for StartingHttpAgent {
         if self.up.initialized() {
             return self.backend.attempt(request, progress);
         }
+        progress.tally().prepares();
         Box::pin(async move {
             self.up.get_or_try_init(|| self.ask_again()).await?;
             self.backend.attempt(request, progress).await

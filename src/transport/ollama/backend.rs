@@ -15,11 +15,12 @@ use crate::{
         relay::RelayKind,
     },
     transport::{
-        client::{Answer, Outgoing, ProviderClient},
+        client::{Answer, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
         http_agent::request::Wanted,
         ndjson::{JsonObject, NdjsonDecoder, NdjsonError},
         openai::{completion::Completion, estimate, output, request::headers, settings::InvalidOpenAi},
+        outgoing::{Ears, Outgoing},
         reading::{AnswerReader as _, read_stream},
         stream::StreamClock,
     },
@@ -83,7 +84,8 @@ impl OllamaAgent {
         };
         let clock = StreamClock::start(request.timeouts);
         let no_pointers = ErrorPointers::default();
-        let sent = self.client.send_heard(outgoing, &no_pointers, request.capture.as_ref());
+        let ears = Ears::of(request, progress, wanted);
+        let sent = self.client.send_heard(outgoing, &no_pointers, ears);
         let answer = match wanted {
             Wanted::Whole => sent.await,
             Wanted::Stream => clock.within(sent).await?,
@@ -147,6 +149,7 @@ impl Backend for OllamaAgent {
         progress: &'a Progress,
     ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
         Box::pin(async move {
+            progress.tally().prepares();
             let done = match &request.relay {
                 None => self.exchange(request, progress).await,
                 Some(relay) => match relay.kind {
@@ -195,9 +198,13 @@ impl Backend for OllamaAgent {
 
     fn estimate(&self, asked: &Asked, prompt: Option<&str>) -> Option<TokenEstimate> {
         let mut estimate = estimate::of_asked(&self.agent.asked, asked, prompt)?;
-        // Somebody else's request without a cap of its own goes out with the agent's.
-        estimate.output_max = estimate.output_max.or(self.agent.asked.settings.max_output_tokens);
+        estimate.output_max = self.output_max(asked);
         Some(estimate)
+    }
+
+    fn output_max(&self, asked: &Asked) -> Option<u64> {
+        // Somebody else's request without a cap of its own goes out with the agent's.
+        estimate::output_max_of(&self.agent.asked, asked).or(self.agent.asked.settings.max_output_tokens)
     }
 }
 

@@ -10,9 +10,10 @@ use serde_json::Value;
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
     transport::{
-        client::{Outgoing, ProviderClient},
+        client::ProviderClient,
         error_body::{ErrorPointers, failure_inside_success},
         http_agent::request::Wanted,
+        outgoing::Outgoing,
         question,
     },
 };

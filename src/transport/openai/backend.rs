@@ -6,17 +6,20 @@ use reqwest::Method;
 
 use crate::{
     model::reply::{AttemptFailure, Reply},
+    policy::tokens::told::VendorBudget,
     runtime::{
-        ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, VendorBudget, WarmUp},
+        ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, WarmUp},
         relay::{Relay, RelayKind},
     },
     transport::{
-        client::{Outgoing, ProviderClient},
+        client::ProviderClient,
         error_body::ErrorPointers,
         http_agent::request::Wanted,
+        outgoing::{Ears, Outgoing},
         reading::{AnswerReader as _, read_stream},
         sse::SseDecoder,
         stream::StreamClock,
+        vendor_budget::VendorWord,
     },
 };
 
@@ -35,13 +38,17 @@ use super::{
 #[derive(Debug)]
 pub struct OpenAiAgent {
     client: Arc<ProviderClient>,
+    /// What the vendor says of its own budget for the model.
+    vendor: Arc<VendorWord>,
     agent: CheckedSettings,
 }
 
 impl OpenAiAgent {
     /// An agent at `client`'s provider.
     pub fn try_new(client: Arc<ProviderClient>, settings: OpenAiSettings) -> Result<Self, InvalidOpenAi> {
-        Ok(Self { client, agent: CheckedSettings::try_new(settings)? })
+        let agent = CheckedSettings::try_new(settings)?;
+        let vendor = client.vendor_word(&agent.settings.model);
+        Ok(Self { client, vendor, agent })
     }
 
     async fn relay(
@@ -60,11 +67,13 @@ impl OpenAiAgent {
             path: &path.for_model(&settings.model),
             model: &settings.model,
             stream_upstream: settings.stream_upstream,
+            vendor: &self.vendor,
         };
         exchange::exchange(to, request, relay, progress).await
     }
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
+        progress.tally().prepares();
         let wanted = request::wanted(&self.agent, progress.is_watched());
         let chat = request::chat(&self.agent, request, wanted).await?;
         let prompt_tokens = progress.tally().prompt_or(|| chat.prompt_tokens);
@@ -76,7 +85,8 @@ impl OpenAiAgent {
         };
         let clock = StreamClock::start(request.timeouts);
         let no_pointers = ErrorPointers::default();
-        let sent = self.client.send_heard(outgoing, &no_pointers, request.capture.as_ref());
+        let ears = Ears::of(request, progress, wanted).with_vendor(&self.vendor);
+        let sent = self.client.send_heard(outgoing, &no_pointers, ears);
         let answer = match wanted {
             Wanted::Whole => sent.await?,
             Wanted::Stream => clock.within(sent).await??,
@@ -116,8 +126,12 @@ impl Backend for OpenAiAgent {
         estimate::of_asked(&self.agent, asked, prompt)
     }
 
+    fn output_max(&self, asked: &Asked) -> Option<u64> {
+        estimate::output_max_of(&self.agent, asked)
+    }
+
     fn vendor_budget(&self) -> Option<VendorBudget> {
-        self.client.vendor_budget()
+        self.vendor.take()
     }
 
     /// Which servers load models, nobody can know beforehand; those that do say so.

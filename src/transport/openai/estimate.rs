@@ -18,10 +18,15 @@ use super::{
     settings::CheckedSettings,
 };
 
-/// A body is looked into up to this size; a larger one is pictures for the most part, and a token for this many of its bytes is too
-/// many rather than too few.
+/// A body is looked into up to this size; of a larger one the letters are counted as they are written.
 const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
-const BYTES_PER_TOKEN: u64 = 8;
+/// So many letters of base64 in a row are no text of any language but data (a picture, a sound), of which a token for this many bytes is
+/// too many rather than too few.
+const DATA_BYTES_MIN: usize = 1_024;
+const DATA_BYTES_PER_TOKEN: u64 = 8;
+/// What a model reads beside the messages, as it is written, with servers that know it.
+const BESIDE_MESSAGES: [&str; 6] =
+    ["tools", "functions", "response_format", "prediction", "documents", "chat_template_kwargs"];
 /// How deep texts are looked for.
 const DEPTH_MAX: usize = 32;
 /// Tokens that the answer to a prompt is taken for that asks for more than one.
@@ -52,9 +57,22 @@ pub(in crate::transport) fn of_asked(
         counting.text(&shape.schema.to_string());
     }
     counting.pictures = pictures.len() as u64;
-    let output_max =
-        output_max(|name| agent.settings.extra.get(name).and_then(whole), agent.settings.max_output_tokens);
-    Some(counting.estimate(&agent.settings.model, output_max))
+    Some(counting.estimate(&agent.settings.model, output_max_of(agent, asked)))
+}
+
+/// The longest answer to what an agent is asked, where request or agent say so.
+pub(in crate::transport) fn output_max_of(agent: &CheckedSettings, asked: &Asked) -> Option<u64> {
+    match &asked.relay {
+        Some((kind, body)) => output_max_of_body(*kind, body),
+        None => output_max(|name| agent.settings.extra.get(name).and_then(whole), agent.settings.max_output_tokens),
+    }
+}
+
+fn output_max_of_body(kind: RelayKind, body: &RawObject) -> Option<u64> {
+    match kind {
+        RelayKind::Embeddings => Some(0),
+        RelayKind::Chat => output_max(|name| whole(&serde_json::from_str(body.get(name)?).ok()?), None),
+    }
 }
 
 /// The longest answer that a request allows, all of its choices together. Servers differ in which of two bounds they look at, so the larger
@@ -83,17 +101,9 @@ fn amount(number: f64) -> Option<u64> {
 
 /// What somebody else's request may need.
 fn of_body(kind: RelayKind, body: &RawObject, model: &str) -> TokenEstimate {
-    let number = |name: &str| whole(&serde_json::from_str(body.get(name)?).ok()?);
-    let output_max = match kind {
-        RelayKind::Embeddings => Some(0),
-        RelayKind::Chat => output_max(number, None),
-    };
+    let output_max = output_max_of_body(kind, body);
     if body.as_str().len() > BODY_BYTES_MAX {
-        return TokenEstimate {
-            prompt: body.as_str().len() as u64 / BYTES_PER_TOKEN,
-            output_max,
-            counter: TokenCounter::Letters,
-        };
+        return TokenEstimate { prompt: as_written(body.as_str()), output_max, counter: TokenCounter::Letters };
     }
     let read = |name: &str| body.get(name).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let mut counting = Counting::default();
@@ -107,10 +117,9 @@ fn of_body(kind: RelayKind, body: &RawObject, model: &str) -> TokenEstimate {
             let messages = read("messages");
             for message in messages.as_ref().and_then(Value::as_array).into_iter().flatten() {
                 counting.messages += 1;
-                counting.value(message, DEPTH_MAX);
+                counting.message_of(message);
             }
-            // What the model reads beside the messages, as it is written.
-            for name in ["tools", "functions", "response_format"] {
+            for name in BESIDE_MESSAGES {
                 counting.text(body.get(name).unwrap_or_default());
             }
         }
@@ -149,15 +158,31 @@ impl Counting {
         }
     }
 
-    fn object(&mut self, fields: &Map<String, Value>, depth: usize) {
-        if ["image_url", "input_audio", "file"].iter().any(|media| fields.contains_key(*media)) {
-            self.pictures += 1;
-            return;
-        }
-        for (name, field) in fields {
-            if !["role", "type", "tool_call_id", "id"].contains(&name.as_str()) {
-                self.value(field, depth);
+    /// A message of a request: pictures are parts of its content, and whatever else stands in it may be read.
+    fn message_of(&mut self, message: &Value) {
+        let Some(members) = message.as_object() else { return self.value(message, DEPTH_MAX) };
+        for (name, member) in members.iter().filter(|(name, _)| is_read(name)) {
+            match member {
+                Value::Array(parts) if name == "content" => parts.iter().for_each(|part| self.part(part)),
+                _ => self.value(member, DEPTH_MAX - 1),
             }
+        }
+    }
+
+    fn part(&mut self, part: &Value) {
+        let Some(members) = part.as_object() else { return self.value(part, DEPTH_MAX - 1) };
+        for (name, member) in members.iter().filter(|(name, _)| is_read(name)) {
+            if is_media(name, member) {
+                self.pictures += 1;
+            } else {
+                self.value(member, DEPTH_MAX - 2);
+            }
+        }
+    }
+
+    fn object(&mut self, fields: &Map<String, Value>, depth: usize) {
+        for (_, field) in fields.iter().filter(|(name, _)| is_read(name)) {
+            self.value(field, depth);
         }
     }
 
@@ -168,6 +193,50 @@ impl Counting {
         let counter = TokenCounter::Vocabulary(vocabulary);
         TokenEstimate { prompt: text.saturating_add(beside), output_max, counter }
     }
+}
+
+/// Whether a model reads such a member at all.
+fn is_read(name: &str) -> bool {
+    !matches!(name, "role" | "type" | "tool_call_id" | "id")
+}
+
+/// Whether a member of a part is a picture, a sound or a file, as servers take one. Under the same name a text is a text.
+fn is_media(name: &str, member: &Value) -> bool {
+    let inside = |wanted: &[&str]| wanted.iter().any(|key| member.get(key).is_some_and(Value::is_string));
+    match name {
+        "image_url" => {
+            let url = member.as_str().or_else(|| member.get("url")?.as_str());
+            url.is_some_and(|url| ["data:", "http://", "https://"].iter().any(|scheme| url.starts_with(scheme)))
+        }
+        "input_audio" => inside(&["data"]),
+        "file" => inside(&["file_data", "file_id"]),
+        _ => false,
+    }
+}
+
+/// The tokens of a body by its letters: data by its bytes, everything else as text.
+fn as_written(body: &str) -> u64 {
+    let is_data = |letter: u8| letter.is_ascii_alphanumeric() || matches!(letter, b'+' | b'/' | b'-' | b'_' | b'=');
+    let mut data = 0_u64;
+    let mut text = 0_u64;
+    let mut rest = body;
+    while !rest.is_empty() {
+        let run = rest.bytes().take_while(|letter| is_data(*letter)).count();
+        let (head, tail) = rest.split_at(run);
+        // ... and what is none up to the next one.
+        let plain = tail.bytes().take_while(|letter| !is_data(*letter)).count();
+        let (plain, after) = tail.split_at(plain);
+        if run >= DATA_BYTES_MIN {
+            data += run as u64;
+        } else {
+            text = text.saturating_add(head.len() as u64);
+        }
+        let others = plain.chars().filter(|letter| !letter.is_ascii()).count() as u64;
+        let ascii = plain.bytes().filter(u8::is_ascii).count() as u64;
+        text = text.saturating_add(ascii).saturating_add(others * 2);
+        rest = after;
+    }
+    data.div_ceil(DATA_BYTES_PER_TOKEN).saturating_add(text.div_ceil(4))
 }
 
 #[cfg(test)]
@@ -222,6 +291,73 @@ mod tests {
         assert!(of(RelayKind::Chat, &tools).0 > 5, "tools are read by the model too");
         let huge = json!({"messages": [{"role": "user", "content": "x".repeat(BODY_BYTES_MAX)}]});
         assert!(of(RelayKind::Chat, &huge).0 > 500_000);
+    }
+
+    #[test]
+    fn no_member_hides_what_stands_beside_it() {
+        let text = "The tide was out and the boats lay on the sand. ".repeat(1_000);
+        let whole = of(RelayKind::Chat, &json!({"messages": [{"role": "user", "content": text}]})).0;
+        assert!(whole > 8_000);
+        let url = json!({"url": "data:image/png;base64,AAAA"});
+        for value in [Value::Null, json!(""), json!({}), json!([]), json!(1), url, json!({"data": "A", "file_id": "f"})]
+        {
+            for name in ["file", "image_url", "input_audio"] {
+                let in_message = json!({"role": "user", "content": text, name: value});
+                let in_part = json!({"role": "user", "content": [{"type": "text", "text": text, name: value}]});
+                let in_call =
+                    json!({"role": "assistant", "tool_calls": [{"function": {"arguments": text, name: value}}]});
+                let deeper = json!({"role": "user", "content": [[{"type": "text", "text": text, name: value}]]});
+                for message in [in_message, in_part, in_call, deeper] {
+                    let counted = of(RelayKind::Chat, &json!({"messages": [message]})).0;
+                    assert!(counted >= whole && counted <= whole + 800, "{counted} for {name} = {value}");
+                }
+            }
+        }
+        // Nor does a text in the place of a picture hide itself.
+        for part in [
+            json!({"type": "text", "image_url": text}),
+            json!({"image_url": {"url": text}}),
+            json!({"file": text}),
+            json!({"file": {"text": text}}),
+            json!({"input_audio": [text]}),
+        ] {
+            let counted = of(RelayKind::Chat, &json!({"messages": [{"role": "user", "content": [part]}]})).0;
+            assert!(counted >= whole, "{counted} for {part:.40}");
+        }
+        for name in BESIDE_MESSAGES {
+            let counted = of(RelayKind::Chat, &json!({"messages": [], name: [{"text": text}]})).0;
+            assert!(counted + 4 >= whole, "{counted} for {name}");
+        }
+    }
+
+    #[test]
+    fn media_are_pictures() {
+        for part in [
+            json!({"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}),
+            json!({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}),
+            json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
+            json!({"type": "file", "file": {"file_data": "data:application/pdf;base64,AAAA", "filename": "a.pdf"}}),
+            json!({"type": "file", "file": {"file_id": "file-1"}}),
+        ] {
+            let counted = of(RelayKind::Chat, &json!({"messages": [{"role": "user", "content": [part]}]})).0;
+            assert_eq!(counted, 4 + IMAGE_TOKENS, "{part}");
+        }
+    }
+
+    #[test]
+    fn a_large_body_is_counted_by_its_letters() {
+        let mebibytes = |text: &str, count: usize| text.repeat(count * 1024 * 1024 / text.len());
+        for (text, bytes_per_token_min, bytes_per_token_max) in [
+            ("The tide was out and the boats lay on the sand. ", 4, 4),
+            ("썰물이 빠지자 배들은 모래 위에 누워 물이 다시 들어오기를 기다렸다. ", 5, 6),
+            ("iVBORw0KGgoAAAANSUhEUgAA", 7, 8),
+        ] {
+            let body = json!({"messages": [{"role": "user", "content": mebibytes(text, 6)}]});
+            let bytes = body.to_string().len() as u64;
+            let counted = of(RelayKind::Chat, &body).0;
+            let range = bytes / (bytes_per_token_max + 1)..=bytes / bytes_per_token_min + 16;
+            assert!(range.contains(&counted), "{counted} of {bytes}: {text:.10}");
+        }
     }
 
     #[test]

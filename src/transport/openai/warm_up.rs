@@ -12,10 +12,7 @@ use tokio::time::{Duration, Instant};
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
     runtime::ports::WarmUp,
-    transport::{
-        client::{Outgoing, ProviderClient},
-        error_body::ErrorPointers,
-    },
+    transport::{client::ProviderClient, error_body::ErrorPointers, outgoing::Outgoing},
 };
 
 /// How llama.cpp says with a 503 that it is loading its model.

@@ -223,17 +223,6 @@ fn other_settings_keep_what_is_in_the_window() {
     assert_eq!(used(&mut accounts, &ALL, 70_001), [0; 4]);
 }
 
-#[test]
-fn a_vendors_word_concerns_its_own_budget() {
-    let mut accounts = accounts();
-    let local = name("local");
-    accounts.narrow(&local, 50, ms(10_000), ms(0));
-    accounts.narrow(&name("far"), 0, ms(10_000), ms(0));
-    let who = Drawer { provider: &local, feature: None, tenant: None };
-    assert!(reserve(&mut accounts, &who, told(0, 60), 0).is_err());
-    assert!(reserve(&mut accounts, &who, told(0, 50), 0).is_ok());
-}
-
 proptest! {
     /// Whatever happens, every budget holds exactly what its open and settled attempts took, and none more than its cap but for debt.
     #[test]

@@ -89,14 +89,14 @@ fn call(stand: &Stand, used: &AtomicU64) -> bool {
     let Ok(mut permit) = stand.front("draft").admit(&asking()) else { return false };
     let Some(mut spending) = permit.spending.take() else { panic!("a budget concerns it") };
     pause();
-    let progress = Progress::start(Arc::clone(&shared.clock), None);
     for _ in 0..2 {
+        let progress = Progress::start(Arc::clone(&shared.clock), None);
         if spending.begin_attempt(SpentFor::CHAT, shared.now()).is_err() {
             break;
         }
         pause();
         let output = thread_rng().gen_range(0..=OUTPUT);
-        let (result, amount) = match thread_rng().gen_range(0..4) {
+        let (result, amount) = match thread_rng().gen_range(0..6) {
             0 => {
                 let usage = Usage { prompt_tokens: PROMPT, output_tokens: output, ..Usage::default() };
                 (Ok(Reply { usage: Some(usage), ..Reply::of(json!({})) }), PROMPT + output)
@@ -104,6 +104,11 @@ fn call(stand: &Stand, used: &AtomicU64) -> bool {
             1 => (Err(AttemptFailure::new(Ending::Network { connected: false }, "refused")), 0),
             // Nobody tells what it used: the prompt.
             2 => (Err(AttemptFailure::new(Ending::StreamCut, "cut")), PROMPT),
+            3 => (Err(AttemptFailure::new(Ending::DeadlineCut, "cut")), NEED),
+            4 => {
+                progress.tally().prepares();
+                (Err(AttemptFailure::new(Ending::DeadlineCut, "cut")), 0)
+            }
             _ => {
                 // A panic, or a task that is dropped: it counts as it was reserved.
                 used.fetch_add(NEED, Ordering::SeqCst);

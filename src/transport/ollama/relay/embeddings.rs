@@ -15,7 +15,7 @@ use crate::{
         relay::{Relay, RelayPiece},
     },
     transport::{
-        client::{Outgoing, ProviderClient},
+        client::ProviderClient,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
         http_agent::request::{Wanted, invalid_input},
         ollama::{failure::corrected, fit::Prompt, settings::CheckedOllama},
@@ -23,6 +23,7 @@ use crate::{
             relay::way_out::{hand_on, reply},
             request::headers,
         },
+        outgoing::{Ears, Outgoing},
     },
 };
 
@@ -85,7 +86,8 @@ pub(in crate::transport::ollama) async fn embed(
         headers: headers(attempt, Wanted::Whole)?,
         body: Some(body),
     };
-    let answer = client.send_heard(outgoing, &ErrorPointers::default(), attempt.capture.as_ref()).await;
+    let answer =
+        client.send_heard(outgoing, &ErrorPointers::default(), Ears::of(attempt, progress, Wanted::Whole)).await;
     let answer = answer.map_err(corrected)?;
     let head = answer.head;
     let told = answer.into_body().await?;

@@ -20,7 +20,7 @@ use crate::{
         tally::Tally,
     },
     transport::{
-        client::{Outgoing, ProviderClient},
+        client::ProviderClient,
         error_body::{AnswerHead, ErrorPointers},
         http_agent::request::Wanted,
         ndjson::JsonObject,
@@ -41,6 +41,7 @@ use crate::{
             request::headers,
             settings::StreamUpstream,
         },
+        outgoing::{Ears, Outgoing},
         sse::SseEvent,
         stream::{LineStream, StreamClock},
     },
@@ -75,7 +76,7 @@ pub(in crate::transport::ollama) async fn chat(
     };
     let clock = StreamClock::start(attempt.timeouts);
     let no_pointers = ErrorPointers::default();
-    let sent = client.send_heard(outgoing, &no_pointers, attempt.capture.as_ref());
+    let sent = client.send_heard(outgoing, &no_pointers, Ears::of(attempt, progress, wanted));
     let answer = match wanted {
         Wanted::Whole => sent.await,
         Wanted::Stream => clock.within(sent).await?,

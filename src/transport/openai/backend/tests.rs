@@ -10,7 +10,10 @@ use crate::{
         facts::{Ending, TimeoutKind},
         reply::Usage,
     },
-    runtime::ports::AttemptTimeouts,
+    runtime::{
+        ports::{AttemptTimeouts, TokioClock},
+        tally::{AnswerForm, Known},
+    },
     transport::{
         client::{KeyPlace, ProviderOptions},
         fake_server::{FakeServer, Step, answer, stream, stream_head},
@@ -294,6 +297,71 @@ async fn leaving_stops_the_work() {
         attempt.abort();
         assert!(server.sees_client_leave().await);
     }
+}
+
+/// What whoever settles an attempt knows of one that its caller has left.
+#[tokio::test]
+async fn what_has_left_is_known() {
+    let body = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    let begun = || vec![Step::Send(body.as_bytes().to_vec()), Step::UntilClosed];
+    let whole = Known::Sent(AnswerForm::Whole);
+    for (steps, stream_upstream, want) in [
+        (vec![Step::UntilClosed], StreamUpstream::AsAsked, [whole; 2]),
+        (vec![Step::UntilClosed], StreamUpstream::Always, [Known::Sent(AnswerForm::Stream); 2]),
+        (begun(), StreamUpstream::AsAsked, [whole; 2]),
+        // A server that does not do what it is asked.
+        (begun(), StreamUpstream::Always, [Known::Sent(AnswerForm::Stream), whole]),
+    ] {
+        let server = FakeServer::start(vec![steps]).await;
+        let agent = agent(&server, OpenAiSettings { stream_upstream, ..settings() });
+        let progress = Progress::start(Arc::new(TokioClock::start()), None);
+        let request = request(notes());
+        let until_known = async {
+            server.has_requests(1).await;
+            let first = progress.tally().known();
+            while progress.tally().known() != want[1] {
+                tokio::task::yield_now().await;
+            }
+            first
+        };
+        let first = tokio::select! {
+            ended = agent.attempt(&request, &progress) => panic!("{ended:?}"),
+            first = until_known => first,
+        };
+        assert!(want.contains(&first), "{first:?} of {want:?}");
+    }
+}
+
+/// A connection that does not come to be takes no request.
+#[tokio::test]
+async fn nothing_has_left_before_there_is_a_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Nobody answers there to the first word of TLS.
+    let options = ProviderOptions::at(&format!("https://{}/v1", listener.local_addr().unwrap()));
+    let client = Arc::new(ProviderClient::try_new(&options).unwrap());
+    let settings = OpenAiSettings { stream_upstream: StreamUpstream::AsAsked, ..settings() };
+    let agent = OpenAiAgent::try_new(client, settings).unwrap();
+    let progress = Progress::start(Arc::new(TokioClock::start()), None);
+    let request = request(notes());
+    let greeted = async {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncReadExt::read_u8(&mut socket).await.unwrap();
+        socket
+    };
+    tokio::select! {
+        ended = agent.attempt(&request, &progress) => panic!("{ended:?}"),
+        socket = greeted => drop(socket),
+    }
+    assert_eq!(progress.tally().known(), Known::NotSent);
+}
+
+#[tokio::test]
+async fn a_body_keeps_its_length() {
+    let server = FakeServer::start(vec![chat_answer("a")]).await;
+    unwatched(&agent(&server, settings()), &request(notes())).await.reply();
+    let sent = server.requests().concat();
+    let (head, body) = sent.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(&format!("content-length: {}", body.len())) && !head.contains("transfer-encoding"), "{head}");
 }
 
 #[tokio::test]

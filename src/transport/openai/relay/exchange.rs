@@ -17,11 +17,13 @@ use crate::{
         tally::Tally,
     },
     transport::{
-        client::{Answer, Outgoing, ProviderClient},
+        client::{Answer, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
         http_agent::request::Wanted,
         openai::{request::headers, settings::StreamUpstream},
+        outgoing::{Ears, Outgoing},
         stream::{EventStream, StreamClock},
+        vendor_budget::VendorWord,
     },
 };
 
@@ -38,6 +40,7 @@ pub(in crate::transport::openai) struct Destination<'a> {
     pub(in crate::transport::openai) path: &'a str,
     pub(in crate::transport::openai) model: &'a str,
     pub(in crate::transport::openai) stream_upstream: StreamUpstream,
+    pub(in crate::transport::openai) vendor: &'a VendorWord,
 }
 
 /// Does one exchange.
@@ -56,7 +59,7 @@ pub(in crate::transport::openai) async fn exchange(
     };
     let clock = StreamClock::start(attempt.timeouts);
     let no_pointers = ErrorPointers::default();
-    let sent = to.client.send_heard(outgoing, &no_pointers, attempt.capture.as_ref());
+    let sent = to.client.send_heard(outgoing, &no_pointers, Ears::of(attempt, progress, wanted).with_vendor(to.vendor));
     let answer = match wanted {
         Wanted::Whole => sent.await?,
         Wanted::Stream => clock.within(sent).await??,
@@ -73,7 +76,7 @@ pub(in crate::transport::openai) async fn exchange(
             read(answer, clock, (head, progress.tally()), relay, gathering).await
         }
         (false, RelayForm::Whole) => pass_whole(answer, relay, progress).await,
-        (false, RelayForm::Stream { .. }) => refuse_whole(answer).await,
+        (false, RelayForm::Stream { .. }) => refuse_whole(answer, relay, progress).await,
     }
 }
 
@@ -86,12 +89,12 @@ async fn pass_whole(answer: Answer, relay: &Relay, progress: &Progress) -> Resul
 }
 
 /// A stream was asked for and a whole answer came: an error inside it is told as such, everything else is not what was asked.
-async fn refuse_whole(answer: Answer) -> Result<Reply, AttemptFailure> {
+async fn refuse_whole(answer: Answer, relay: &Relay, progress: &Progress) -> Result<Reply, AttemptFailure> {
     let head = answer.head;
     let body = answer.into_body().await?;
-    whole::look(crate::runtime::relay::RelayKind::Chat, head, &body, (&Tally::default(), || 0))?;
+    let seen = whole::look(relay.kind, head, &body, (progress.tally(), || request::estimate_prompt(relay)))?;
     let bad = AttemptFailure::new(Ending::BadReply, "a stream was asked for, and the answer came whole");
-    Err(AttemptFailure { status: Some(head.status), ..bad })
+    Err(AttemptFailure { status: Some(head.status), usage: Some(seen.usage), ..bad })
 }
 
 async fn read(

@@ -40,6 +40,7 @@ pub(super) fn look(
         status: Some(head.status),
         ..AttemptFailure::new(Ending::BadReply, message)
     };
+    let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
     let seen = serde_json::from_slice::<Outline<'_, &RawValue>>(body)
         .map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
     if seen.doubtful().any(|part| part.get() != "null") {
@@ -53,16 +54,16 @@ pub(super) fn look(
         RelayKind::Chat => (seen.choices, "choice"),
         RelayKind::Embeddings => (seen.data, "embedding"),
     };
+    let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
+    let usage = told.as_ref().and_then(usage::told).filter(is_told);
     let Some(promised) = promised.filter(|list| list.get().starts_with('[') && !is_empty_list(list.get())) else {
-        return Err(bad(format!("the answer holds no {name}")));
+        return Err(AttemptFailure { usage, ..bad(format!("the answer holds no {name}")) });
     };
     let finish_reason = match kind {
         RelayKind::Chat => first_reason(promised.get()),
         RelayKind::Embeddings => None,
     };
-    let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
-    let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
-    let usage = match told.as_ref().and_then(usage::told).filter(is_told) {
+    let usage = match usage {
         Some(usage) => usage,
         None => estimate(kind, head, body, told.as_ref(), counting)?,
     };
