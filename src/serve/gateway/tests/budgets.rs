@@ -211,7 +211,7 @@ async fn what_passes_through_is_reserved_by_its_body_and_settled_by_its_answer()
     text(pass(&of_3000("")).await).await;
     assert_eq!(budgeted.settled().await, 4_500, "as it was reserved");
     assert_eq!((pass(&of_3000("")).await.status().as_u16(), budgeted.guessed("lost")), (429, 1));
-    let sum = accounted(&budgeted.service, 4).await;
+    let sum = accounted(&budgeted.service, 2).await;
     let want = (json!(2_400), json!(2_100), json!(true));
     assert_eq!((&sum["prompt_tokens"], &sum["output_tokens"], &sum["estimated"]), (&want.0, &want.1, &want.2), "{sum}");
     assert_eq!(server.requests().len(), 2, "what is refused never leaves");
