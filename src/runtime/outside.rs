@@ -14,13 +14,14 @@ use super::{
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
     shielded::shielded,
+    spending::Spending,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
     model::{
         clock::Timestamp,
         facts::{Ending, TimeoutKind},
-        reply::{AttemptFailure, Reply},
+        reply::{AttemptFailure, Reply, SIDE_TOKENS_MAX, Usage},
     },
     policy::{retry, verdict::with_far_reset},
 };
@@ -43,6 +44,8 @@ pub struct Admission {
     first_content: Option<Duration>,
     status: Option<u16>,
     aged: bool,
+    /// What it said that it used.
+    usage: Option<Usage>,
     caller: Caller,
 }
 
@@ -77,8 +80,14 @@ impl AgentHandle {
             first_content: None,
             status: None,
             aged: false,
+            usage: None,
             caller: Caller::of(context),
         })
+    }
+
+    /// Whether a budget or a price makes the size of a call matter: then its context should say what is asked.
+    pub fn asks_for_size(&self) -> bool {
+        self.shared.tokens.is_asked()
     }
 
     /// How long a piece of work may run before it is slow.
@@ -207,6 +216,11 @@ impl Admission {
         self.status = Some(status);
     }
 
+    /// It used so much, by its own word. What is never told counts as it was reserved.
+    pub fn used(&mut self, usage: Usage) {
+        self.usage = Some(usage.at_most(SIDE_TOKENS_MAX));
+    }
+
     /// The work ended like this.
     pub fn finish(mut self, ending: Ending) {
         self.settle(ending, None);
@@ -222,13 +236,10 @@ impl Admission {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let settings = &agent.settings;
         let ending = with_far_reset(ending, retry_after, settings.retry.retry_wait_max);
-        // Nobody tells what work outside used: it counts as it was reserved.
-        if let Some(spending) = permit.spending.as_mut().filter(|_| ending.connected()) {
-            spending.sent();
-        }
         let at = shared.now_or(self.started);
         let slow = self.is_slow(settings.breaker.slow_call, at);
         let took = self.took(at);
+        let usage = spent_outside(permit.spending.take(), self.usage, &ending, took);
         let told = match &agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, self.started.after(took))],
             None => Vec::new(),
@@ -238,11 +249,29 @@ impl Admission {
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         if let (Some(log), Some(ending)) = (&shared.call_log, &logged) {
-            let work = OutsideWork { started: self.started, took, status: self.status, ending };
+            let work = OutsideWork { started: self.started, took, status: self.status, usage, ending };
             // This may be a drop, and whoever keeps the log is somebody else.
             shielded(|| log.finished(logged_work(&shared, &agent, &work, &self.caller)));
         }
     }
+}
+
+/// Settles the tokens of a piece of work: by its own word, else as they were reserved if it may have used any.
+fn spent_outside(
+    spending: Option<Box<Spending>>,
+    told: Option<Usage>,
+    ending: &Ending,
+    took: Duration,
+) -> Option<Usage> {
+    let Some(mut spending) = spending else { return told };
+    if let Some(usage) = told {
+        return Some(spending.settle_told(usage, took));
+    }
+    if !ending.connected() {
+        return None;
+    }
+    spending.sent();
+    spending.lose(took).filter(|usage| usage.prompt_tokens > 0 || usage.output_tokens > 0)
 }
 
 impl Drop for Admission {

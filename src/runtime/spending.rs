@@ -144,7 +144,7 @@ impl TokenBook {
     }
 
     /// Whether a call's size matters to anybody.
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Acquire) || self.is_told.load(Ordering::Acquire)
     }
 
@@ -362,6 +362,15 @@ impl Spending {
         }
         self.give_back();
         Some(self.priced(spent?, took))
+    }
+
+    /// It is over and told what it used: settles that, and says what it cost.
+    pub(crate) fn settle_told(&mut self, usage: Usage, took: Duration) -> Usage {
+        if let Some(reserved) = &mut self.reserved {
+            reserved.used = Some((usage.prompt_tokens, usage.output_tokens));
+        }
+        self.give_back();
+        self.priced(usage, took)
     }
 
     /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
