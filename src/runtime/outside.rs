@@ -10,11 +10,14 @@ use super::{
     attempt_cut::{cut_between, cut_failure},
     call::{CallContext, CallError},
     call_record::{Caller, OutsideWork, logged_work},
+    fallback::Admitted,
     handle::AgentHandle,
+    line::Targets,
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
     shielded::shielded,
     spending::Spending,
+    spent::is_unpaid,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
@@ -46,6 +49,8 @@ pub struct Admission {
     aged: bool,
     /// What it said that it used.
     usage: Option<Usage>,
+    /// So many tokens of its answer came at least, by what was seen of it.
+    heard: u64,
     caller: Caller,
 }
 
@@ -68,10 +73,25 @@ impl std::fmt::Debug for Admission {
 impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
-        let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
+        self.admit(context)
+            .map(|permit| self.admission(permit, context))
+            .map_err(|refusal| self.refused(&refusal, context))
+    }
+
+    /// The same for work that may wait: where a line is configured it stands there, among all others and by the same rules, for a slot
+    /// or for a model that is being loaded. It is done at the agent's own target only. Dropping the future leaves the line.
+    pub async fn enter_in_line(&self, context: &CallContext) -> Result<Admission, CallError> {
+        let permit = match self.admit(context) {
+            Ok(permit) => Ok(permit),
+            Err(refusal) => self.line_up(Targets::Own, context, refusal).await.map(Admitted::into_permit),
+        };
+        permit.map(|permit| self.admission(permit, context)).map_err(|refusal| self.refused(&refusal, context))
+    }
+
+    fn admission(&self, permit: Permit, context: &CallContext) -> Admission {
         let started = self.shared.now();
         let impatient = context.timeout.map(|timeout| started.after(timeout));
-        Ok(Admission {
+        Admission {
             permit: Some(permit),
             started,
             deadline: context.deadline.into_iter().chain(impatient).min(),
@@ -81,8 +101,9 @@ impl AgentHandle {
             status: None,
             aged: false,
             usage: None,
+            heard: 0,
             caller: Caller::of(context),
-        })
+        }
     }
 
     /// Whether a budget or a price makes the size of a call matter: then its context should say what is asked.
@@ -216,9 +237,14 @@ impl Admission {
         self.status = Some(status);
     }
 
-    /// It used so much, by its own word. What is never told counts as it was reserved.
+    /// It used so much, by its own word. What is never told counts as it was reserved, if it was no error.
     pub fn used(&mut self, usage: Usage) {
         self.usage = Some(usage.at_most(SIDE_TOKENS_MAX));
+    }
+
+    /// So many tokens of its answer have come by now, at least: where they are more than were reserved and nobody tells, they count.
+    pub fn heard(&mut self, output_tokens: u64) {
+        self.heard = output_tokens.min(SIDE_TOKENS_MAX);
     }
 
     /// The work ended like this.
@@ -239,7 +265,7 @@ impl Admission {
         let at = shared.now_or(self.started);
         let slow = self.is_slow(settings.breaker.slow_call, at);
         let took = self.took(at);
-        let usage = spent_outside(permit.spending.take(), self.usage, &ending, took);
+        let usage = spent_outside(permit.spending.take(), (self.usage, self.heard), &ending, took);
         let told = match &agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, self.started.after(took))],
             None => Vec::new(),
@@ -256,10 +282,10 @@ impl Admission {
     }
 }
 
-/// Settles the tokens of a piece of work: by its own word, else as they were reserved if it may have used any.
+/// Settles the tokens of a piece of work: by its own word, else as they were reserved if it may have used any, and no less than was seen.
 fn spent_outside(
     spending: Option<Box<Spending>>,
-    told: Option<Usage>,
+    (told, heard): (Option<Usage>, u64),
     ending: &Ending,
     took: Duration,
 ) -> Option<Usage> {
@@ -267,11 +293,11 @@ fn spent_outside(
     if let Some(usage) = told {
         return Some(spending.settle_told(usage, took));
     }
-    if !ending.connected() {
+    if is_unpaid(ending) {
         return None;
     }
     spending.sent();
-    spending.lose(took).filter(|usage| usage.prompt_tokens > 0 || usage.output_tokens > 0)
+    spending.lose(heard, took)
 }
 
 impl Drop for Admission {

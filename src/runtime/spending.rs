@@ -373,11 +373,19 @@ impl Spending {
         self.priced(usage, took)
     }
 
-    /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
-    pub(crate) fn lose(mut self, took: Duration) -> Option<Usage> {
-        let reserved = self.reserved.as_ref().filter(|reserved| reserved.sent == Sent::Yes)?;
-        let (prompt_tokens, output_tokens) = reserved.held.tokens();
+    /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows, and at least the
+    /// `heard` tokens that came of its answer.
+    pub(crate) fn lose(mut self, heard: u64, took: Duration) -> Option<Usage> {
+        let reserved = self.reserved.as_mut().filter(|reserved| reserved.sent == Sent::Yes)?;
+        let (prompt_tokens, held) = reserved.held.tokens();
+        let output_tokens = held.max(heard);
+        if output_tokens > held {
+            reserved.used = Some((prompt_tokens, output_tokens));
+        }
         self.give_back();
+        if prompt_tokens == 0 && output_tokens == 0 {
+            return None;
+        }
         count_guess(&self.agent, Guess::Lost);
         let counted_by = Some(self.counter.counted_by());
         let usage = Usage { prompt_tokens, output_tokens, estimated: true, counted_by, ..Usage::default() };

@@ -66,7 +66,8 @@ pub(crate) async fn pass(
     if handle.asks_for_size() {
         context.asked = Some(asked_of(&parts.method, &path, &body.bytes));
     }
-    let mut admission = handle.enter(&context)?;
+    // Whoever leaves meanwhile drops this, and with it the place in the line.
+    let mut admission = handle.enter_in_line(&context).await?;
     drop(context);
     drop(runtime);
     let headers = onward(&parts.headers, &caller, &state);

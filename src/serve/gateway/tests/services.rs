@@ -347,6 +347,26 @@ async fn answers_are_judged_however_their_end_is_told() {
     }
 }
 
+/// What comes packed though nobody asked for it goes back as it came, with the header that says so.
+#[tokio::test]
+async fn a_packed_answer_stays_packed() {
+    // `gzip` of "packed", and something that is no gzip at all.
+    let packed = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff+HL\xceNM\x01\x00\x10\xb4\xf6!\x06\x00\x00\x00";
+    for bytes in [packed.as_slice(), b"\xff\x00no gzip"] {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", bytes.len());
+        let server = FakeServer::start(vec![vec![Step::Send([head.as_bytes(), bytes].concat())]]).await;
+        let service = serving(&server, 1).await;
+        let request = Request::get("/agents/fast/x").header("accept-encoding", "gzip, br").body(Body::empty()).unwrap();
+        let got = service.oneshot(request).await.unwrap();
+        assert_eq!(
+            (header(&got, "content-encoding"), header(&got, "content-length")),
+            ("gzip", bytes.len().to_string().as_str())
+        );
+        assert_eq!(to_bytes(got.into_body(), usize::MAX).await.unwrap(), bytes);
+        assert!(server.requests().concat().contains("accept-encoding: identity\r\n"));
+    }
+}
+
 /// A client learns the status that its service gave, and what came before an answer broke off, even where all of it comes at once.
 #[tokio::test]
 async fn what_came_before_an_answer_broke_off_goes_out() {
