@@ -183,6 +183,11 @@ impl ProviderClient {
         Ok(Self { http, as_sent, connect_timeout, base_url, headers, secrets, body_bytes_max, tap, vendor })
     }
 
+    /// What tells its provider from every other one; it may hold secrets.
+    pub(super) fn stands_at(&self) -> Arc<str> {
+        self.base_url.as_str().into()
+    }
+
     /// The client for what is handed on as it comes; made when it is first wanted.
     pub(super) fn as_sent(&self) -> &reqwest::Client {
         // One like it was made before: where no second one can be had, the first one hands on all but packed bodies as they come.

@@ -131,7 +131,7 @@ async fn work_outside_waits_in_the_line_like_any_call() {
     let began = tokio::time::Instant::now();
     let refused = handle.enter_in_line(&CallContext::default()).await.unwrap_err();
     assert_eq!((refused.envelope.error_code.as_str(), began.elapsed().as_secs()), ("AGENT_BULKHEAD_FULL", 5));
-    let late = CallContext { deadline: Some(runtime.clock().now().after(Duration::from_secs(2))), ..of("batch") };
+    let late = CallContext { deadline: Some(runtime.clock().now().after(Duration::from_secs(2))), ..of("critical") };
     let refused = handle.enter_in_line(&late).await.unwrap_err();
     assert_eq!((refused.envelope.error_code.as_str(), began.elapsed().as_secs()), ("DEADLINE_EXCEEDED", 7));
 }
