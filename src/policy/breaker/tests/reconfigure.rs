@@ -170,11 +170,13 @@ fn another_place_begins_with_nothing_measured() {
         }
         rig.is(state);
         let timer = rig.breaker.next_timer();
+        // An open one goes on showing what opened it.
+        let shown = if state == StateName::Open { rig.counts() } else { (0, 0, 0, 0) };
         rig.breaker.begin_elsewhere(rig.now);
         rig.is(state);
-        assert_eq!((rig.counts(), rig.breaker.next_timer()), ((0, 0, 0, 0), timer), "{script}");
+        assert_eq!((rig.counts(), rig.breaker.next_timer()), (shown, timer), "{script}");
         assert!(rig.record(out, super::outcome('x')).stale && rig.record(hung, super::outcome('X')).stale, "{script}");
-        assert_eq!(rig.counts(), (0, 0, 0, 0), "{script}");
+        assert_eq!(rig.counts(), shown, "{script}");
     }
     let mut rig = Rig::new(|settings| settings.consecutive_failures = Some(5));
     rig.play("xxxx");
