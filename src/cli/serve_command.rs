@@ -269,8 +269,10 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
     let around = |agent: &_, backend| giver.around(agent, backend);
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
-    let mut builder =
-        builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder = builder
+        .clock(Arc::new(TokioClock::since_unix_epoch()))
+        .journal(Arc::clone(&journal) as Arc<dyn Journal>)
+        .run_outputs_bytes_max(settings.serve.runs_outputs_bytes_max);
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }

@@ -28,6 +28,7 @@ use super::{
     pulse::Pulse,
     reload::before::Before,
     root::RootActor,
+    run_room::RunRoom,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
@@ -120,6 +121,7 @@ pub struct RuntimeBuilder {
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
     queue: Option<QueuePlace>,
+    run_outputs_bytes_max: Option<u64>,
 }
 
 /// Where calls that are put off are kept, and who is told of their end.
@@ -209,6 +211,14 @@ impl RuntimeBuilder {
     #[must_use]
     pub fn run_caps(self, caps: RunCaps) -> Self {
         self.with(|parts| parts.run_caps(caps))
+    }
+
+    /// About the memory, in bytes, that outputs of live runs may take: no run is accepted while they take more, and of those that are live
+    /// one at a time goes on. One run may take half. Not bounded without this.
+    #[must_use]
+    pub fn run_outputs_bytes_max(mut self, bytes: u64) -> Self {
+        self.run_outputs_bytes_max = Some(bytes);
+        self
     }
 
     /// See [`Parts::callers`].
@@ -301,6 +311,7 @@ impl RuntimeBuilder {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             run_caps: Mutex::new(parts.run_caps),
+            run_room: RunRoom::of(self.run_outputs_bytes_max),
             tokens: TokenBook::new(parts.spending, &parts.compartments, &parts.providers, clock.now()),
             callers: Callers::new(parts.callers, Arc::clone(&clock), self.journal.clone()),
             rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &clock)),

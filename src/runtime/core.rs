@@ -32,6 +32,7 @@ use super::{
     pulse::Pulse,
     rates::Rate,
     reload::gone::GoneGauge,
+    run_room::RunRoom,
     settings::{AgentSettings, ProviderSettings},
     shielded::{Shielded, shielded},
     spending::TokenBook,
@@ -243,6 +244,8 @@ pub(crate) struct Shared {
     pub(crate) table: ArcSwap<AgentTable>,
     /// What each run may use in all; written by a reload.
     pub(crate) run_caps: Mutex<RunCaps>,
+    /// What the outputs of live runs take.
+    pub(crate) run_room: Arc<RunRoom>,
     /// Token budgets and prices.
     pub(crate) tokens: TokenBook,
     /// All slots, and who waits for them.

@@ -151,7 +151,7 @@ impl OrchestratorActor {
                 }
             }
             self.write_ahead(run, &mut inner);
-            inner.note_parked(&self.shared);
+            self.turned(run, &mut inner);
         }
     }
 
@@ -253,6 +253,7 @@ impl OrchestratorActor {
         request: &CallRequest,
     ) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?;
+        self.has_room(run, &agent, request, &inner.plan)?;
         if let Ask::Instead(instead) = &request.ask {
             self.begin(run, inner, (&agent, Begins::Instead(instead.clone())), request);
             return Ok(());

@@ -69,7 +69,10 @@ impl OrchestratorActor {
         let Some(request) = inner.plan.request(key) else { return };
         let given = waiting.targets.get(way).map(|target| (Arc::clone(target), seats));
         let agent = self.agent_of(&request);
-        let result = agent.and_then(|agent| self.try_call(run, &mut inner, (&agent, given), &request));
+        let result = agent.and_then(|agent| {
+            self.has_room(run, &agent, &request, &inner.plan)?;
+            self.try_call(run, &mut inner, (&agent, given), &request)
+        });
         match result {
             Ok(()) => inner.plan.line_left(key, self.shared.now()),
             // Another of its targets lacks a slot now.
@@ -90,7 +93,7 @@ impl OrchestratorActor {
         if run.final_record().is_some() {
             inner.plan.let_go();
         }
-        inner.note_parked(&self.shared);
+        self.turned(run, inner);
     }
 
     /// Whoever was served while nobody was here to be told is asked for anew.

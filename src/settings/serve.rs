@@ -69,6 +69,8 @@ pub struct ServeSettings {
     pub bodies_bytes_max: u64,
     /// Bytes of all answers at once that were built whole and are not read yet: those of questions, and as many again of calls.
     pub answers_bytes_max: u64,
+    /// Those of one tenant, or of one key that has none.
+    pub answers_tenant_bytes_max: u64,
     /// Runs that were asked for here and are not over, at once.
     pub runs_live_max: u32,
     /// Bytes of the inputs of those runs. While a run goes on its input is in memory, up to three times.
@@ -77,6 +79,8 @@ pub struct ServeSettings {
     pub runs_tenant_max: u32,
     /// Bytes of the inputs of those.
     pub runs_tenant_bytes_max: u64,
+    /// About the memory in bytes of the outputs of all runs that are not over.
+    pub runs_outputs_bytes_max: u64,
     /// Calls of agents and model requests at once.
     pub calls_max: u32,
     /// Uploads at once.
@@ -123,10 +127,12 @@ impl Default for ServeSettings {
             body_bytes_max: 32 * 1024 * 1024,
             bodies_bytes_max: 512 * 1024 * 1024,
             answers_bytes_max: 256 * 1024 * 1024,
+            answers_tenant_bytes_max: 64 * 1024 * 1024,
             runs_live_max: 20_000,
             runs_tenant_max: 10_000,
             runs_tenant_bytes_max: 256 * 1024 * 1024,
             runs_bytes_max: 512 * 1024 * 1024,
+            runs_outputs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
             uploads_key_max: 16,
@@ -166,10 +172,12 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
         bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
         answers_bytes_max: bytes(&mut reader, "answers_bytes_max", fallback.answers_bytes_max),
+        answers_tenant_bytes_max: bytes(&mut reader, "answers_tenant_bytes_max", fallback.answers_tenant_bytes_max),
         runs_tenant_max: count(&mut reader, "runs_tenant_max", fallback.runs_tenant_max),
         runs_tenant_bytes_max: bytes(&mut reader, "runs_tenant_bytes_max", fallback.runs_tenant_bytes_max),
         runs_live_max: count(&mut reader, "runs_live_max", fallback.runs_live_max),
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
+        runs_outputs_bytes_max: bytes(&mut reader, "runs_outputs_bytes_max", fallback.runs_outputs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
         upload_bytes_per_second_min: count(

@@ -55,7 +55,7 @@ pub(crate) async fn pass(
         .service_of(&name)
         .ok_or_else(|| Failure::not_found(format_args!("agent {name:?} with a service of its own")))?;
     let path = path_of(&request, &name)?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let (parts, body) = request.into_parts();
     let is_empty = body.is_end_stream();
     // Before anything is taken: how a client sends, and how long it takes to, is its own and says nothing of the agent.

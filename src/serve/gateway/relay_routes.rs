@@ -82,7 +82,7 @@ async fn relayed(
 ) -> Result<Response, Failure> {
     state.ending.check()?;
     expect_json(request.headers())?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let idempotency_key = idempotency_key(request.headers())?;
     let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
     // From here on the time is ours: how long a client takes to send is its own.

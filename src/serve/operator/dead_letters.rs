@@ -86,7 +86,7 @@ pub(crate) async fn replay(
     caller.must_be_operator()?;
     state.ending.check()?;
     let running = state.running().await?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let claim = running.runtime.claim_letter(&id);
     let claim = claim.ok_or_else(|| conflict(format!("dead letter {id:?} is being replayed by somebody else: look again at GET /v1/dead-letters once that is done")))?;
     let letter = running.journal.dead_letter(caller.scope(), &id).await?;

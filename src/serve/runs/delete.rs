@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use axum::{
-    Json as Answer,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse as _, Response},
-};
+use axum::{Json as Answer, extract::State, http::StatusCode, response::Response};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find::Found, linked::not_over};
+use super::{
+    find::{Found, told},
+    linked::not_over,
+};
 use crate::{
     journal::remove::Deletion,
     serve::{
@@ -45,9 +43,9 @@ pub(crate) async fn cancel(
         // Late is no error: the run says itself when it is over.
         let _ = tokio::time::timeout(CANCEL_WAIT, handle.finished()).await;
     }
-    let record = found.record(&running).await?;
+    let record = found.record(&state, &running).await?;
     let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Answer(&*record)).into_response())
+    told(&state, status, record, None).await
 }
 
 /// Deletes a run that is over, with its events, files and the calls that it put off. Its line in the ledger stays.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json as Answer,
     extract::State,
-    http::StatusCode,
+    http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use serde::Deserialize;
@@ -15,12 +15,13 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{screen::record_in, watch::Watcher};
 use crate::{
     journal::query::RunHead,
-    model::run::RunRecord,
+    model::{language::Language, run::RunRecord, weight},
     runtime::{journal::Journal as _, run_handle::RunHandle},
     serve::{
         access::caller::Caller,
         answer::{
             failure::Failure,
+            large,
             query::{Asked, InPath},
             trace::Screen,
         },
@@ -68,14 +69,44 @@ impl Found {
     }
 
     /// Its record as it stands.
-    pub async fn record(&self, running: &Running) -> Result<Arc<RunRecord>, Failure> {
-        if let Some(handle) = &self.handle {
-            return Ok(Arc::new(handle.record()));
-        }
-        let id = &self.head.summary.run_id;
-        let stored = running.journal.record(id).await?;
-        stored.map(Arc::new).ok_or_else(|| Failure::not_found(format_args!("run {id:?} on this node")))
+    pub async fn record(&self, state: &AppState, running: &Running) -> Result<Arc<RunRecord>, Failure> {
+        record_of(state, running, (self.handle.as_ref(), &self.head.summary.run_id)).await
     }
+}
+
+/// The record of a run as it stands: large ones are copied where nobody waits for it.
+pub(super) async fn record_of(
+    state: &AppState,
+    running: &Running,
+    (handle, id): (Option<&RunHandle>, &str),
+) -> Result<Arc<RunRecord>, Failure> {
+    let Some(handle) = handle else {
+        let stored = running.journal.record(id).await?;
+        return stored.map(Arc::new).ok_or_else(|| Failure::not_found(format_args!("run {id:?} on this node")));
+    };
+    if let Some(record) = handle.ended_record() {
+        return Ok(record);
+    }
+    let handle = handle.clone();
+    large::work(state, handle.record_bytes(), move || Ok(Arc::new(handle.record()))).await
+}
+
+/// A record as an answer, in the language of whoever reads it. It takes as long as the record is large, so large ones are laid out where
+/// nobody waits for it.
+pub(super) async fn told(
+    state: &AppState,
+    status: StatusCode,
+    record: Arc<RunRecord>,
+    language: Option<Language>,
+) -> Result<Response, Failure> {
+    let text = large::work(state, weight::of_record(&record), move || {
+        let text = match language {
+            Some(language) => serde_json::to_vec(&record_in(Arc::unwrap_or_clone(record), language)),
+            None => serde_json::to_vec(&*record),
+        };
+        text.map_err(Failure::internal)
+    });
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], text.await?).into_response())
 }
 
 /// The routes.
@@ -93,8 +124,8 @@ pub(crate) async fn run(
 ) -> Result<Response, Failure> {
     let _place = state.caps.query()?;
     let running = state.running().await?;
-    let record = Found::of(&running, &caller, &id).await?.record(&running).await?;
-    Ok(Answer(record_in(Arc::unwrap_or_clone(record), language)).into_response())
+    let record = Found::of(&running, &caller, &id).await?.record(&state, &running).await?;
+    told(&state, StatusCode::OK, record, Some(language)).await
 }
 
 /// A run's end: 200 with the run once it is over, 202 with the run as it stands if it is not over within the wait.
@@ -124,9 +155,9 @@ pub(crate) async fn result(
             () = state.ending.closing_streams.cancelled() => {}
         }
     }
-    let record = found.record(&running).await?;
+    let record = found.record(&state, &running).await?;
     let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Answer(record_in(Arc::unwrap_or_clone(record), language))).into_response())
+    told(&state, status, record, Some(language)).await
 }
 
 /// What a run waits for: a call, a timer, a line, a gate; `null` once it is over.
@@ -139,7 +170,7 @@ pub(crate) async fn why(
     let _place = state.caps.query()?;
     let running = state.running().await?;
     let found = Found::of(&running, &caller, &id).await?;
-    let status = found.record(&running).await?.status;
+    let status = found.record(&state, &running).await?.status;
     let why = found.handle.as_ref().and_then(RunHandle::why);
     Ok(Answer(json!({ "run_id": id, "status": status, "why": why })))
 }
