@@ -273,10 +273,11 @@ impl Compartments {
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.who(), class).map_err(NoSeats::Stranger)?;
-        let needs = needs_of(agent, &place, class, part);
-        match pool.try_take(&needs, now, chance) {
-            Ok(needs) => {
+        let mut place = Place::default();
+        directory.find_place(pool, asking.who(), class, &mut place).map_err(NoSeats::Stranger)?;
+        let mut needs = needs_of(agent, &place, class, part);
+        match pool.try_fill(&mut needs, now, chance) {
+            Ok(()) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }
