@@ -183,11 +183,7 @@ pub(crate) fn make_agents(
 ) -> Result<Made, StartError> {
     let places = before.places(targets.iter().map(|parts| (&parts.settings.name, target_name(&parts.settings))));
     let place_of = |position: usize| places.get(position).copied().unwrap_or(usize::MAX);
-    let looked_after = targets.iter().filter_map(|parts| {
-        let provider = providers.get(&parts.settings.provider)?;
-        Some((&parts.settings, &provider.settings, &*parts.backend))
-    });
-    loaded.begin(looked_after);
+    begin_models(loaded, &targets, providers);
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models = before.models();
@@ -199,9 +195,7 @@ pub(crate) fn make_agents(
         let target: Arc<str> = target_name(&settings).into();
         let guard_name = further_of.map_or_else(|| format!("agent:{name}"), |_| format!("agent:{name}:{target}"));
         let kept = before.target(place_of(position));
-        let known_at = kept.and_then(|core| core.stands_at.clone());
-        let stands_at = backend.stands_at();
-        let place = Place::of(known_at.as_ref(), stands_at.as_ref());
+        let (stands_at, place) = place_of_target(kept, &*backend);
         let guard_name = (guard_name, kept.map(|core| core.guard.id), place);
         let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
         let member = provider.members.iter().position(|member| *member == name);
@@ -233,13 +227,28 @@ pub(crate) fn make_agents(
             presence: kept.map_or_else(|| Arc::new(Presence::default()), |core| Arc::clone(&core.presence)),
             superseded: AtomicBool::new(false),
             model: loaded.of(&settings, &provider.settings, &*backend),
-            stands_at: stands_at.or(known_at),
+            stands_at,
             provider,
             backend,
             settings,
         }));
     }
     Ok(Made { agents, models })
+}
+
+/// Looks after the models of all targets.
+fn begin_models(loaded: &Models, targets: &[TargetParts], providers: &HashMap<Name, Arc<ProviderCore>>) {
+    loaded.begin(targets.iter().filter_map(|parts| {
+        let provider = providers.get(&parts.settings.provider)?;
+        Some((&parts.settings, &provider.settings, &*parts.backend))
+    }));
+}
+
+/// Where a target is, and whether it was somewhere else before.
+fn place_of_target(kept: Option<&Arc<AgentCore>>, backend: &dyn Backend) -> (Option<Arc<str>>, Place) {
+    let (before, now) = (kept.and_then(|core| core.stands_at.clone()), backend.stands_at());
+    let place = Place::of(before.as_ref(), now.as_ref());
+    (now.or(before), place)
 }
 
 /// What an agent's targets share: what they shared before, with its new settings, else something new.

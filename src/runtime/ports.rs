@@ -357,8 +357,7 @@ pub trait Backend: Send + Sync + 'static {
         self.inner().and_then(Backend::vendor_budget)
     }
 
-    /// Where its work is done, if that is one place outside this program: what tells it from every other place. It may hold secrets, so it
-    /// is compared and never shown. Where a reload brings another one, what was learnt of the place before is not held against it.
+    /// What tells where its work is done, if that is one place outside this program. It may hold secrets: it is compared, never shown.
     fn stands_at(&self) -> Option<Arc<str>> {
         self.inner().and_then(Backend::stands_at)
     }
