@@ -199,17 +199,15 @@ pub(crate) fn make_agents(
         let guard_name = (guard_name, kept.map(|core| core.guard.id), place);
         let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
         let member = provider.members.iter().position(|member| *member == name);
-        let model = (settings.provider.clone(), settings.model.clone());
-        let model = place_in(&mut models, model);
-        // proof of no loss: settings bound agents and targets, so no more models than that.
+        let model = place_in(&mut models, (settings.provider.clone(), settings.model.clone()));
+        // proof of no loss: settings bound agents and targets, so no more models than that; and no agent has the number of nobody.
         let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let first = further_of.and_then(|first| agents.get(first));
         let common = match first {
             Some(first) => Arc::clone(&first.common),
             None => common_of(&settings, &guard.name, small(place_of(position)), compartments, before),
         };
-        // proof of no loss: settings bound agents below this.
-        let member = member.map_or(NO_MEMBER, |member| u16::try_from(member).unwrap_or(NO_MEMBER));
+        let member = member.map_or(NO_MEMBER, small);
         agents.push(Arc::new(AgentCore {
             index: place_of(position),
             member,
