@@ -286,7 +286,9 @@ impl Compartments {
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
-                let place = (!place.max_wait.is_zero()).then(|| Box::new(place));
+                // Where there is no slot at all, none can come free.
+                let may_wait = !place.max_wait.is_zero() && pool.cap(lacks.count) > 0;
+                let place = may_wait.then(|| Box::new(place));
                 Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach, place })
             }
         }

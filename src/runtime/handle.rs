@@ -14,6 +14,7 @@ use super::{
     core::{AgentCore, Guard, Shared},
     counted::{CallIs, Counted},
     gate::{Asker, Passed, Shut},
+    line::Targets,
     metric,
     parked::ParkedAt,
     permit::{CallSlot, GatePass, Inside, Lease, Passes, Passing, Permit},
@@ -100,7 +101,7 @@ impl AgentHandle {
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
             Err(refusal) => self
-                .line_up(&request.context, refusal)
+                .line_up(Targets::All, &request.context, refusal)
                 .await
                 .map_err(|refusal| self.refused(&refusal, &request.context))?,
         };

@@ -20,8 +20,6 @@ use crate::{
 
 /// The name under which tenants that are not known are counted together.
 pub const SHARED_TENANT: &str = "other";
-/// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
-const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -209,7 +207,7 @@ impl Directory {
         let mut waits = of_feature.map(|feature| feature.settings.max_wait);
         let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
-        found.line = Bounds { when_full: WhenFull::DisplaceLower, ..Bounds::of(LineId(line), line_max) };
+        found.line = Bounds { when_full: WhenFull::Displace, ..Bounds::of(LineId(line), line_max) };
         if !self.tiers.is_empty() {
             let tenant = match (self.tenant(pool, tenant, feature), names) {
                 (Err(Stranger::Tenant | Stranger::NoTenant), Names::Accepted) => self.counted_once(tenant, feature),
@@ -219,7 +217,7 @@ impl Directory {
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
             if let Some(tenant) = tenant {
                 tenant.count.into_iter().chain(tenant.cell).for_each(|count| needs.push(seat(count)));
-                found.line.of_tenant = Some((tenant.number, line_max.div_ceil(TENANTS_IN_FULL_LINE_MIN)));
+                found.line.tenant = Some(tenant.number);
             }
         }
         found.feature = member.feature;
