@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
-    callers::Volume,
+    callers::{CallerState, Volume},
     core::Shared,
     handle::AgentHandle,
     ports::Clock,
@@ -41,6 +41,8 @@ pub(crate) struct RateBook {
     known: Arc<KnownTenants>,
     /// Of each tier, by its place; empty where none is limited: then nobody is looked up.
     tiers: Vec<Option<NonZeroU32>>,
+    /// Tells it from the books before it.
+    number: u64,
 }
 
 impl RateBook {
@@ -70,7 +72,7 @@ impl RateBook {
         let limits = settings.tiers.iter().map(|tier| tier.rates.requests_per_minute.and_then(NonZeroU32::new));
         let is_limited = settings.tiers.iter().any(|tier| tier.rates.requests_per_minute.is_some());
         let tiers = limits.filter(|_| is_limited).collect();
-        Self { features, usual_feature, resting, known: Arc::clone(known), tiers }
+        Self { features, usual_feature, resting, known: Arc::clone(known), tiers, number: self.number + 1 }
     }
 
     fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
@@ -79,9 +81,6 @@ impl RateBook {
 
     /// The limit of a tenant's tier, and the tenant whose requests are counted.
     fn tenant<'a>(&self, name: Option<&'a str>) -> Option<(NonZeroU32, Option<&'a str>)> {
-        if self.tiers.is_empty() {
-            return None;
-        }
         let counted = self.known.find(name).ok()?;
         let limit = self.tiers.get(counted.tier).copied().flatten()?;
         Some((limit, Some(counted.name)))
@@ -92,6 +91,8 @@ impl RateBook {
 #[derive(Default)]
 pub(crate) struct Counted {
     rates: [Option<Arc<Rate>>; 2],
+    /// What is kept of the tenant by its own name, where that was looked up.
+    tenant: Option<Arc<CallerState>>,
     /// The provider's.
     request: Option<Request>,
     volume: Option<Volume>,
@@ -124,20 +125,47 @@ impl AgentHandle {
         let refused = |too_many| too_many_requests(shared, id, too_many);
         if call_is == CallIs::New {
             let book = shared.rate_book.load();
-            if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
-                // What a tier allows is each tenant's, through whichever keys it comes.
-                let who = CallerName::of(CallerScope::Tenant, context.key_id.as_deref(), tenant);
-                counted.rates[0] = Some(shared.callers.request(who, per_minute, now).map_err(refused)?);
+            if let Some(rate) = self.rate_of_tenant(&book, context, now, counted) {
+                rate.take(now).map_err(refused)?;
+                counted.rates[0] = Some(rate);
             }
             if let Some(rate) = book.feature(context.feature.as_deref()) {
-                rate.take().map_err(refused)?;
+                rate.take(now).map_err(refused)?;
                 counted.rates[1] = Some(Arc::clone(rate));
             }
         }
         if let Some(rate) = &self.agent.provider.rate {
-            counted.request = Some(rate.request().map_err(refused)?);
+            counted.request = Some(rate.request_at(now).map_err(refused)?);
         }
         Ok(())
+    }
+
+    /// The requests a minute of the caller's tenant, or of all strangers. Who has called by this book before is found among those that call,
+    /// who are fewer than those that are known.
+    fn rate_of_tenant(
+        &self,
+        book: &RateBook,
+        context: &CallContext,
+        now: Timestamp,
+        counted: &mut Counted,
+    ) -> Option<Arc<Rate>> {
+        if book.tiers.is_empty() {
+            return None;
+        }
+        let callers = &self.shared.callers;
+        // What a tier allows is each tenant's, through whichever keys it comes.
+        let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
+        let name = |tenant| CallerName::of(CallerScope::Tenant, key, tenant);
+        counted.tenant = callers.seen(name(tenant), now);
+        if let Some(rate) = counted.tenant.as_ref().and_then(|state| state.rate(book.number)) {
+            return Some(rate);
+        }
+        let (per_minute, counted_as) = book.tenant(tenant)?;
+        let (state, rate) = callers.limit(name(counted_as), (book.number, per_minute), now);
+        if counted_as == tenant {
+            counted.tenant = Some(state);
+        }
+        Some(rate)
     }
 
     /// Counts the call in its caller's guard.
@@ -149,7 +177,8 @@ impl AgentHandle {
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
             let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
-            let admitted = self.shared.callers.admit((key, tenant), now, &mut counted.volume);
+            let seen = (counted.tenant.take(), now);
+            let admitted = self.shared.callers.admit((key, tenant), seen, &mut counted.volume);
             admitted.map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
