@@ -2,10 +2,6 @@
 //!
 //! The floors, from the ground up. A module names only lower floors (checked by `tests/floors.rs`).
 
-// A file of tests that the tests beside the library share names it as they do.
-#[cfg(test)]
-extern crate self as watertight;
-
 pub mod model;
 pub mod policy;
 

@@ -12,8 +12,6 @@
 
 #[path = "../kit/fake_queue.rs"]
 mod fake_queue;
-#[path = "../../src/runtime/tests/hand_clock.rs"]
-mod hand_clock;
 #[path = "../kit/mod.rs"]
 mod kit;
 

@@ -1,9 +1,8 @@
-//! A clock that stands where the test puts it. Reading it is no point at which threads change. The library's own tests and those beside it
-//! share this file.
+//! A clock that stands where the test puts it. Reading it is no point at which threads change.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use watertight::{model::clock::Timestamp, runtime::ports::Clock};
+use crate::{model::clock::Timestamp, runtime::ports::Clock};
 
 /// Unix time at its zero: some day in 2027.
 const UNIX_ZERO_MS: u64 = 1_800_000_000_000;

@@ -355,7 +355,7 @@ async fn a_form_that_names_its_tenant_keeps_its_files() {
     let alice = [("x-api-key", "app"), ("x-watertight-tenant", "t-alice")];
     let bob = [("x-api-key", "app"), ("x-watertight-tenant", "t-bob")];
     let file_path = format!("/v1/files/{id}");
-    world.ask("GET", &file_path, &bob, "").await.fails(403, "FORBIDDEN");
+    world.ask("GET", &file_path, &bob, "").await.fails(404, "NOT_FOUND");
     assert_eq!(world.ask("GET", &file_path, &alice, "").await.is(200).text, "abc");
     send("ann", &[request, file]).await.fails(403, "FORBIDDEN");
     let late = send("app", &[file, request]).await;
