@@ -327,8 +327,8 @@ async fn open_journal(
         match opening.await.map_err(Stop::usage)? {
             Err(error @ JournalError::Held(_)) if Instant::now() < until => {
                 if !is_told {
-                    let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64();
-                    say(&format!("watertight: {error}; waiting for it for {seconds:.0} s more (serve.handover_wait)"));
+                    let seconds = wait.as_secs_f64();
+                    say(&format!("watertight: {error}; waiting for it for {seconds} s (serve.handover_wait)"));
                 }
                 is_told = true;
             }
