@@ -9,6 +9,7 @@ pub mod ended;
 pub mod envelope;
 pub mod event;
 pub mod facts;
+pub mod file_id;
 pub mod hex;
 pub mod language;
 pub mod name;

@@ -17,6 +17,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
+    journal::query::TenantScope,
     runtime::{
         call::{CallError, CallReply, CallRequest, Degraded},
         deferred::store::Ticket,
@@ -26,12 +27,15 @@ use crate::{
         answer::{
             body::HeldJson,
             failure::Failure,
+            large,
             query::{InPath, idempotency_key},
             sse,
             told::Told,
             trace::RequestFacts,
         },
         caps::{BodyRoom, Place},
+        files::input::Named,
+        runs::input::files_of,
         state::AppState,
     },
 };
@@ -70,8 +74,16 @@ pub(crate) async fn call(
 ) -> Result<Response, Failure> {
     state.ending.check()?;
     let place = (state.caps.call(caller.asker().as_deref())?, room);
-    let runtime = state.runtime().await?;
+    let running = state.running().await?;
+    let runtime = Arc::clone(&running.runtime);
     let agent = runtime.agent(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
+    let input = body.input;
+    let (input, named) = large::work(&state, place.1.bytes(), move || {
+        let named = Named::within(&input);
+        Ok((input, named))
+    })
+    .await?;
+    files_of(&running.files, &TenantScope::One(caller.tenant.clone()), state.limits, &named).await?;
     let wants_stream = headers.get(header::ACCEPT).is_some_and(|accept| {
         accept.to_str().is_ok_and(|text| text.to_ascii_lowercase().contains("text/event-stream"))
     });
@@ -82,7 +94,7 @@ pub(crate) async fn call(
         (None, None)
     };
     let context = caller.call_context(&*runtime.clock(), idempotency_key(&headers)?);
-    let request = CallRequest { input: Arc::new(body.input), context, deltas: sender, retried: None, relay: None };
+    let request = CallRequest { input: Arc::new(input), context, deltas: sender, retried: None, relay: None };
     let begun = Instant::now();
     let calling: Calling = Box::pin(async move { agent.call(request).await });
     match deltas {

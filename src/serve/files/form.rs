@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     form_pieces::{HeaderGauge, PART_HEADER_BYTES_MAX},
-    input::FILE_ID,
     routes::let_files_in,
 };
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
+    model::file_id::FILE_ID,
     serve::{
         access::caller::Caller,
         answer::{
