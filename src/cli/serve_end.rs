@@ -1,5 +1,5 @@
 //! How the service ends, told to stop or for a successor: nobody who was taken in is sent away without an answer, the journal is let go of
-//! as soon as no step is under way, and what is not over goes on with whoever opens it next. Starts nothing.
+//! as soon as no step and no request is under way that needs it, and what is not over goes on with whoever opens it next. Starts nothing.
 
 use std::time::Duration;
 
@@ -52,7 +52,8 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
                 // Whoever waits at the successor's waits no longer than that.
                 Leaving::To(_) => last_words.min(state.settings.handover_wait / 2),
             };
-            running.runtime.leave_runs(patience, wanted(&leaving)).await;
+            // Whoever still sends its request gets its answer here: nobody else has what it has sent by now.
+            running.runtime.leave_runs(patience, wanted(&leaving), state.ending.arrived()).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {

@@ -4,6 +4,7 @@ pub mod call_log;
 pub mod clock;
 pub mod contract;
 pub mod cost;
+pub mod depth;
 pub mod duration;
 pub mod ended;
 pub mod envelope;

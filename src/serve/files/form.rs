@@ -53,6 +53,13 @@ pub struct Form {
     text_bytes: u64,
 }
 
+impl Form {
+    /// Bytes of all its fields together.
+    pub fn text_bytes(&self) -> usize {
+        usize::try_from(self.text_bytes).unwrap_or(usize::MAX)
+    }
+}
+
 /// Reads a form of this caller.
 pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> Result<Form, Failure> {
     // Each part has a bound of its own, its header has one, and so has the number of parts.
