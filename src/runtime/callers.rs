@@ -118,14 +118,15 @@ impl Callers {
         rate.take().map(|()| rate)
     }
 
-    /// Counts a call of a caller, or refuses it; `None` where there is no guard.
+    /// Counts a call of a caller in `counted`, or refuses it; nothing where there is no guard.
     pub(crate) fn admit(
         &self,
         (key, tenant): (Option<&str>, Option<&str>),
         now: Timestamp,
-    ) -> Result<Option<Volume>, Shut> {
+        counted: &mut Option<Volume>,
+    ) -> Result<(), Shut> {
         let CallerSettings { volume, scope } = **self.settings.load();
-        let Some(settings) = volume else { return Ok(None) };
+        let Some(settings) = volume else { return Ok(()) };
         let who = CallerName::of(scope, key, tenant);
         let state = self.enter(who, now);
         let admitted = {
@@ -137,7 +138,10 @@ impl Callers {
             admitted
         };
         match admitted {
-            Ok(()) => Ok(Some(Volume { state, settings, at: now })),
+            Ok(()) => {
+                *counted = Some(Volume { state, settings, at: now });
+                Ok(())
+            }
             Err(shut) => {
                 if shut.is_first {
                     metric::count(metric::CALLERS_SHUT, Vec::new(), 1);

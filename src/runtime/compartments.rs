@@ -273,10 +273,11 @@ impl Compartments {
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.who(), class).map_err(NoSeats::Stranger)?;
-        let needs = needs_of(agent, &place, class, part);
-        match pool.try_take(&needs, now, chance) {
-            Ok(needs) => {
+        let mut place = Place::default();
+        directory.find_place(pool, asking.who(), class, &mut place).map_err(NoSeats::Stranger)?;
+        let mut needs = needs_of(agent, &place, class, part);
+        match pool.try_fill(&mut needs, now, chance) {
+            Ok(()) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }
@@ -285,7 +286,9 @@ impl Compartments {
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
-                let place = (!place.max_wait.is_zero()).then(|| Box::new(place));
+                // Where there is no slot at all, none can come free.
+                let may_wait = !place.max_wait.is_zero() && pool.cap(lacks.count) > 0;
+                let place = may_wait.then(|| Box::new(place));
                 Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach, place })
             }
         }

@@ -129,8 +129,8 @@ impl AgentHandle {
         &self,
         context: &CallContext,
         (call_is, id, now): (CallIs, u64, Timestamp),
-    ) -> Result<Counted, Refusal> {
-        let mut counted = Counted::default();
+        counted: &mut Counted,
+    ) -> Result<(), Refusal> {
         let shared = &self.shared;
         let refused = |too_many| too_many_requests(shared, id, too_many);
         if call_is == CallIs::New {
@@ -148,7 +148,7 @@ impl AgentHandle {
         if let Some(rate) = &self.agent.provider.rate {
             counted.request = Some(rate.request().map_err(refused)?);
         }
-        Ok(counted)
+        Ok(())
     }
 
     /// Counts the call in its caller's guard.
@@ -160,7 +160,8 @@ impl AgentHandle {
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
             let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
-            counted.volume = self.shared.callers.admit((key, tenant), now).map_err(|shut| Refusal::Volume { shut })?;
+            let admitted = self.shared.callers.admit((key, tenant), now, &mut counted.volume);
+            admitted.map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
     }

@@ -237,6 +237,7 @@ impl Descent {
         if let Some(relay) = &mut request.relay {
             relay.fallback = Some(Arc::clone(&handle.agent.target));
             relay.degraded = Some(Rung::Lighter);
+            relay.earlier = u32::try_from(story.attempts.len()).unwrap_or(u32::MAX);
         }
         handle.call_once(request).await
     }

@@ -20,8 +20,6 @@ use crate::{
 
 /// The name under which tenants that are not known are counted together.
 pub const SHARED_TENANT: &str = "other";
-/// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
-const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -76,6 +74,19 @@ pub struct Place {
     pub line: Bounds,
     /// Of which version of the directory this is: with another one, the counts may be somebody else's.
     version: u64,
+}
+
+impl Default for Place {
+    /// That of somebody without feature and tenant, who does not wait.
+    fn default() -> Self {
+        Self {
+            feature: NO_MEMBER,
+            needs: Needs::default(),
+            max_wait: Duration::ZERO,
+            line: Bounds::of(LineId(LINE_OF_NO_FEATURE), super::settings::LINE_MAX_DEFAULT),
+            version: 0,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -167,9 +178,21 @@ impl Directory {
     pub fn place<T>(
         &mut self,
         pool: &mut Pool<T>,
-        (feature, tenant, names): (Option<&str>, Option<&str>, Names),
+        who: (Option<&str>, Option<&str>, Names),
         class: u16,
     ) -> Result<Place, Stranger> {
+        let mut place = Place::default();
+        self.find_place(pool, who, class, &mut place).map(|()| place)
+    }
+
+    /// The same, written down where it is wanted: each copy of a place costs as much as finding it.
+    pub fn find_place<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        (feature, tenant, names): (Option<&str>, Option<&str>, Names),
+        class: u16,
+        found: &mut Place,
+    ) -> Result<(), Stranger> {
         let feature = match (self.feature(feature), names) {
             (Err(_), Names::Accepted) => feature.and_then(|name| self.place_once(name)),
             (feature, _) => feature?,
@@ -177,12 +200,14 @@ impl Directory {
         let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
         let seat = |count: CountId| Seat::of(count, member);
         let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
-        let own = of_feature.and_then(|feature| feature.count);
+        let needs = &mut found.needs;
+        if let Some(own) = of_feature.and_then(|feature| feature.count) {
+            needs.push(seat(own));
+        }
         let mut waits = of_feature.map(|feature| feature.settings.max_wait);
         let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
-        let mut needs = Needs::of(own.map(seat));
-        let mut line = Bounds { when_full: WhenFull::DisplaceLower, ..Bounds::of(LineId(line), line_max) };
+        found.line = Bounds { when_full: WhenFull::Displace, ..Bounds::of(LineId(line), line_max) };
         if !self.tiers.is_empty() {
             let tenant = match (self.tenant(pool, tenant, feature), names) {
                 (Err(Stranger::Tenant | Stranger::NoTenant), Names::Accepted) => self.counted_once(tenant, feature),
@@ -192,11 +217,13 @@ impl Directory {
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
             if let Some(tenant) = tenant {
                 tenant.count.into_iter().chain(tenant.cell).for_each(|count| needs.push(seat(count)));
-                line.of_tenant = Some((tenant.number, line_max.div_ceil(TENANTS_IN_FULL_LINE_MIN)));
+                found.line.tenant = Some(tenant.number);
             }
         }
-        let max_wait = waits.unwrap_or(Duration::ZERO);
-        Ok(Place { feature: member.feature, needs, max_wait, line, version: self.version })
+        found.feature = member.feature;
+        found.max_wait = waits.unwrap_or(Duration::ZERO);
+        found.version = self.version;
+        Ok(())
     }
 
     /// Whether a place that was found before is still what would be found now.

@@ -51,6 +51,7 @@ impl Runtime {
         // From here on every admission finds the new ones; who has an old one is sent to them.
         let retired = put_in_place(shared, &old, &table);
         spread(shared, &parts, &table);
+        shared.models.tell_replaced(shared);
         gone::say(shared, &old, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
         // A root that is gone has stopped everything.
@@ -244,6 +245,7 @@ fn hollow(core: &AgentCore) -> AgentCore {
         presence: Arc::clone(&core.presence),
         model: None,
         superseded: AtomicBool::new(false),
+        stands_at: core.stands_at.clone(),
     }
 }
 

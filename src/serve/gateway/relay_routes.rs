@@ -99,7 +99,7 @@ async fn relayed(
     drop(runtime);
     let (out, pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let form = asked.form;
-    let relay = Relay { kind, form, body: asked.body, out, fallback: None, degraded: None };
+    let relay = Relay { kind, form, body: asked.body, out, fallback: None, degraded: None, earlier: 0 };
     let call = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
     let under_way = UnderWay {
         call: Box::pin(async move { handle.call(call).await }),
@@ -117,7 +117,11 @@ async fn relayed(
 
 /// The caller's own key, if it sent one.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
-    let Some(value) = headers.get(contract::IDEMPOTENCY_KEY) else { return Ok(None) };
+    let mut told = headers.get_all(contract::IDEMPOTENCY_KEY).iter();
+    let Some(value) = told.next() else { return Ok(None) };
+    if told.next().is_some() {
+        return Err(Failure::invalid(format!("header {} is there twice", contract::IDEMPOTENCY_KEY)));
+    }
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     let rule = || {
         Failure::invalid(format!(

@@ -106,7 +106,8 @@ async fn a_relay_is_kept_without_its_pictures() {
     let body = r#"{"model":"x","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}}]}]}"#;
     let (out, _answers) = tokio::sync::mpsc::channel(8);
     let body = Arc::new(crate::model::raw_object::RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-    let relay = Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
+    let relay =
+        Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None, degraded: None, earlier: 0 };
     let asked = AttemptRequest { relay: Some(relay), ..request(Value::Null) };
     let (attempted, said) = kept(&agent, asked).await;
     attempted.reply();
