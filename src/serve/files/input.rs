@@ -93,7 +93,7 @@ mod tests {
             "deep": deep, "file_id": "file-of-somebody-else",
         });
         let named = Named::within(&value);
-        assert_eq!(named.ids, [b.clone(), a.clone()], "in the order of the fields");
+        assert_eq!(named.ids, [a.clone(), b.clone()], "in the order in which they stand there");
         assert_eq!((named.times[&a], named.times[&b], named.all()), (2, 2, 4));
         assert_eq!(Named::within(&json!([{ "file_id": "file-abc123" }, { "file_id": 7 }])), Named::default());
     }

@@ -83,7 +83,7 @@ mod tests {
         };
         assert!(given(VALUE_DEPTH_MAX).is_ok());
         let refused = given(VALUE_DEPTH_MAX + 1).unwrap_err();
-        assert_eq!(refused.code, ErrorCode::InvalidRequest);
+        assert_eq!(refused.error_code, ErrorCode::InvalidRequest);
         assert_eq!(refused.message, "deep: input \"any\" is nested deeper than 100");
     }
 }
