@@ -33,7 +33,7 @@ const TEXT_BYTES_MAX: u64 = 256 * 1024;
 /// A signed URL outlives its attempt by this much: clocks and queues differ.
 const URL_SPARE: Duration = Duration::from_secs(60);
 /// So long an attempt waits for room for its files, but no more than half of what is left of it: time of ours is not the agent's.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
+const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 /// How an agent reaches files.
 #[derive(Debug, Clone, PartialEq, Eq)]
