@@ -55,7 +55,7 @@ pub(super) struct Passing {
     place: Place,
 }
 
-fn without_our_words(headers: HeaderMap) -> HeaderMap {
+fn without_our_words(headers: &HeaderMap) -> HeaderMap {
     let is_ours = |name: &HeaderName| OUR_WORDS.iter().any(|begin| name.as_str().starts_with(begin));
     headers.iter().filter(|(name, _)| !is_ours(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
@@ -81,7 +81,7 @@ impl Passing {
             self.is_whole();
         }
         let status = StatusCode::from_u16(self.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut headers = without_our_words(without_hop_by_hop(&self.passed.headers));
+        let mut headers = without_our_words(&without_hop_by_hop(&self.passed.headers));
         if let Ok(value) = HeaderValue::from_str(self.agent.as_str()) {
             headers.insert(HeaderName::from_static(contract::AGENT), value);
         }
