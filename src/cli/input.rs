@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::exit::Stop;
 use crate::{
     model::{
+        exact_numbers::first_changed,
         file_id::{FILE_ID, FILE_ID_PREFIX, FILE_PATH},
         hex::hex,
     },
@@ -266,7 +267,12 @@ fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {
 }
 
 fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
-    serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))
+    let value =
+        serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))?;
+    match first_changed(text) {
+        None => Ok(value),
+        Some(changed) => Err(Stop::Usage(format!("{place}: {changed}"))),
+    }
 }
 
 #[cfg(test)]

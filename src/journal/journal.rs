@@ -1,6 +1,7 @@
 //! The journal in `SQLite` as the rest of the program holds it: the port of the runtime, and what operators and the service ask beyond it.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
@@ -16,7 +17,7 @@ use super::{
     give_up::give_up,
     health::{JournalHealth, Vitals},
     ledger::{Ledger, UsageLog},
-    lock::{OwnerLock, SignOfLife, true_path},
+    lock::{self, OwnerLock, SignOfLife, true_path},
     number::{find_name, run_key},
     pack::pack,
     query::{self, RunFilter, RunHead, RunPage, TenantScope},
@@ -74,7 +75,7 @@ impl SqliteJournal {
         let files = std::path::absolute(&settings.files)
             .map_err(|error| JournalError::Failed(format!("{}: {error}", settings.files.display())))?;
         let settings = JournalSettings { path: true_path(&settings.path)?, files, ..settings };
-        let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
+        let lock = OwnerLock::take(&settings.path, settings.lock_wait, settings.address.as_deref())?;
         let sign = lock.sign();
         let connection = open_writer(&settings)?;
         let vitals = Arc::new(Vitals::default());
@@ -95,6 +96,11 @@ impl SqliteJournal {
         look_ahead(&true_path(&settings.path)?)
     }
 
+    /// Where whoever holds the journal at `path` is reached, as far as it says. Blocks for a moment.
+    pub fn holder_address(path: &Path) -> Option<String> {
+        lock::holder_address(path)
+    }
+
     /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.
     pub fn open_after(settings: JournalSettings, wait: Duration) -> Result<Arc<Self>, JournalError> {
         Self::open(JournalSettings { lock_wait: wait, ..settings })
@@ -112,6 +118,11 @@ impl SqliteJournal {
     /// How it is.
     pub fn health(&self) -> JournalHealth {
         self.vitals.health()
+    }
+
+    /// Why it cannot write now, in words; `None` while it can.
+    pub fn refuses(&self) -> Option<String> {
+        self.vitals.error().map(|error| error.to_string())
     }
 
     /// What it was opened with.

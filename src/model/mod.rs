@@ -9,6 +9,7 @@ pub mod duration;
 pub mod ended;
 pub mod envelope;
 pub mod event;
+pub mod exact_numbers;
 pub mod facts;
 pub mod file_id;
 pub mod hex;

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
-    callers::Volume,
+    callers::{CallerState, Volume},
     core::Shared,
     handle::AgentHandle,
     ports::Clock,
@@ -39,6 +39,10 @@ pub(crate) struct RateBook {
     /// Of the tier of each known tenant.
     tenants: NameMap<Option<NonZeroU32>>,
     strangers: Option<(Strangers, NonZeroU32)>,
+    /// Whether any tenant is limited.
+    limits_tenants: bool,
+    /// Tells it from the books before it.
+    number: u64,
 }
 
 /// How tenants that are not known are counted.
@@ -80,7 +84,8 @@ impl RateBook {
             UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
             UnknownTenant::Own(tier) => limit_of(tier).map(|limit| (Strangers::Each, limit)),
         };
-        Self { features, usual_feature, resting, tenants, strangers }
+        let limits_tenants = is_limited || strangers.is_some();
+        Self { features, usual_feature, resting, tenants, strangers, limits_tenants, number: self.number + 1 }
     }
 
     fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
@@ -103,6 +108,8 @@ impl RateBook {
 #[derive(Default)]
 pub(crate) struct Counted {
     rates: [Option<Arc<Rate>>; 2],
+    /// What is kept of the tenant by its own name, where that was looked up.
+    tenant: Option<Arc<CallerState>>,
     /// The provider's.
     request: Option<Request>,
     volume: Option<Volume>,
@@ -135,20 +142,47 @@ impl AgentHandle {
         let refused = |too_many| too_many_requests(shared, id, too_many);
         if call_is == CallIs::New {
             let book = shared.rate_book.load();
-            if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
-                // What a tier allows is each tenant's, through whichever keys it comes.
-                let who = CallerName::of(CallerScope::Tenant, context.key_id.as_deref(), tenant);
-                counted.rates[0] = Some(shared.callers.request(who, per_minute, now).map_err(refused)?);
+            if let Some(rate) = self.rate_of_tenant(&book, context, now, counted) {
+                rate.take(now).map_err(refused)?;
+                counted.rates[0] = Some(rate);
             }
             if let Some(rate) = book.feature(context.feature.as_deref()) {
-                rate.take().map_err(refused)?;
+                rate.take(now).map_err(refused)?;
                 counted.rates[1] = Some(Arc::clone(rate));
             }
         }
         if let Some(rate) = &self.agent.provider.rate {
-            counted.request = Some(rate.request().map_err(refused)?);
+            counted.request = Some(rate.request_at(now).map_err(refused)?);
         }
         Ok(())
+    }
+
+    /// The requests a minute of the caller's tenant, or of all strangers. Who has called by this book before is found among those that call,
+    /// who are fewer than those that are known.
+    fn rate_of_tenant(
+        &self,
+        book: &RateBook,
+        context: &CallContext,
+        now: Timestamp,
+        counted: &mut Counted,
+    ) -> Option<Arc<Rate>> {
+        if !book.limits_tenants {
+            return None;
+        }
+        let callers = &self.shared.callers;
+        // What a tier allows is each tenant's, through whichever keys it comes.
+        let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
+        let name = |tenant| CallerName::of(CallerScope::Tenant, key, tenant);
+        counted.tenant = callers.seen(name(tenant), now);
+        if let Some(rate) = counted.tenant.as_ref().and_then(|state| state.rate(book.number)) {
+            return Some(rate);
+        }
+        let (per_minute, counted_as) = book.tenant(tenant)?;
+        let (state, rate) = callers.limit(name(counted_as), (book.number, per_minute), now);
+        if counted_as == tenant {
+            counted.tenant = Some(state);
+        }
+        Some(rate)
     }
 
     /// Counts the call in its caller's guard.
@@ -160,7 +194,8 @@ impl AgentHandle {
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
             let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
-            let admitted = self.shared.callers.admit((key, tenant), now, &mut counted.volume);
+            let seen = (counted.tenant.take(), now);
+            let admitted = self.shared.callers.admit((key, tenant), seen, &mut counted.volume);
             admitted.map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())

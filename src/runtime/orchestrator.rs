@@ -47,7 +47,7 @@ pub(crate) enum OrchestratorMessage {
     Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
     LookAtLine,
-    /// A reload changed these agents or took them away.
+    /// A reload changed these agents, took them away or brought them back.
     Reloaded(Arc<BTreeSet<Name>>),
     /// The node stops and its durable runs move no more: write down what was not sent, and say so.
     Freeze(oneshot::Sender<()>),
@@ -329,7 +329,7 @@ impl OrchestratorActor {
     pub(crate) fn agent_of(&self, request: &CallRequest) -> Result<Arc<AgentCore>, CallFailed> {
         self.shared.agent(request.agent.as_str()).ok_or_else(|| {
             let message = format!("agent {} is not here", request.agent);
-            run_call::not_resendable(Envelope::new(ErrorCode::NotFound, message))
+            run_call::own_refusal(Envelope::new(ErrorCode::NotFound, message))
         })
     }
 
@@ -357,7 +357,7 @@ impl OrchestratorActor {
     }
 
     /// Steps that stand in line for what is gone line up anew, and runs look anew at gates that are others now. A step whose agent is not
-    /// there any more fails and says so.
+    /// there any more waits until it is, if it cannot do without.
     fn reloaded(&self, agents: &BTreeSet<Name>) {
         self.renew_line();
         for run in self.oldest_first() {

@@ -58,7 +58,8 @@ impl Runtime {
         let _ = self.root.cast(RootMessage::Retire(retired));
         // What was changed in the book is news, and timers may run from other moments on.
         shared.supervisor.cast(SupervisorMessage::Tick);
-        let touched: BTreeSet<Name> = report.removed.iter().chain(&report.changed).cloned().collect();
+        let touched = report.removed.iter().chain(&report.changed).chain(&report.added);
+        let touched: BTreeSet<Name> = touched.cloned().collect();
         shared.orchestrator.cast(OrchestratorMessage::Reloaded(Arc::new(touched)));
         tracing::info!(
             added = report.added.len(),

@@ -16,6 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     find::{record_of, told},
     input,
+    schema::Run,
 };
 use crate::{
     journal::query::TenantScope,
@@ -75,7 +76,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
     request_body(content((RunBody = "application/json"), (Object = "multipart/form-data")),
         description = "as a form: each part with a file name is a file for the input of that name, `request` is the rest as JSON, and any other part an input of that name"),
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
+    responses((status = 202, body = Run), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
     State(state): State<AppState>,
     caller: Caller,

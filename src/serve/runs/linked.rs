@@ -16,6 +16,7 @@ use super::{
     accept::{answer, earlier, taken_on},
     find::Found,
     input,
+    schema::Run,
 };
 use crate::{
     model::{
@@ -55,7 +56,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Starts a run that does again what was degraded or failed in this one, and takes over the rest.
 #[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
-    responses((status = 202, body = Object), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 404), (status = 409)))]
 pub(crate) async fn repair(
     State(state): State<AppState>,
     caller: Caller,
@@ -91,7 +92,7 @@ pub struct RerunBody {
 
 /// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
 #[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)), request_body = RerunBody,
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 400), (status = 404), (status = 409)))]
 pub(crate) async fn rerun(
     State(state): State<AppState>,
     caller: Caller,

@@ -173,3 +173,23 @@ fn texts_of_lines() {
         assert_eq!(lines_text(body.as_bytes()), want, "{body}");
     }
 }
+
+/// A signed URL is a key for a few minutes: neither the prompt nor an answer that repeats it, nor what was read of that, keeps it.
+#[tokio::test]
+async fn signatures_of_urls_are_not_kept() {
+    let signature = "19c8f2a0b11.q1w2e3r4t5y6u7i8o9p0-AAAA_BBBBccccDDDDeeee";
+    let url = format!("http://here/v1/files/file-1?signature={signature}");
+    let echoed = json!({ "output": { "seen": url, "alone": signature } }).to_string();
+    let server = FakeServer::start(vec![answer(200, "", &echoed)]).await;
+    let agent = HttpAgent::try_new(client(&server), &HttpMapping::default()).unwrap();
+    let slot = CaptureSlot::default();
+    let asked = AttemptRequest { capture: Some(slot.clone()), ..request(json!({ "photo": { "url": url } })) };
+    watched(&agent, &asked).await;
+    let recorded = slot.get().unwrap();
+    let said = recorded.said();
+    let parsed = recorded.redact(json!({ "output": { "seen": url } }));
+    for kept in [said.prompt.to_string(), said.answer.unwrap(), parsed.to_string()] {
+        assert!(!kept.contains(signature) && kept.contains("(hidden)"), "{kept}");
+        assert!(kept.contains("/v1/files/file-1?signature="), "{kept}");
+    }
+}
