@@ -17,6 +17,7 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     run_cell::RunCell,
+    run_table::Turn,
     shielded::Shielded,
     sync::Mutex,
 };
@@ -26,6 +27,7 @@ use crate::{
         bulkhead::{Full, Member},
         compartment::{
             directory::{Directory, Names, Place, Stranger},
+            known_tenants::KnownTenants,
             line::{Bounds, LineFull, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -58,8 +60,8 @@ pub(crate) struct State {
 pub(crate) enum Waiter {
     /// A caller, in its own task. It is served, or hears that a higher class took its place.
     Call(oneshot::Sender<Result<Served, LineFull>>),
-    /// A step of a run. It is asked for by the orchestrator.
-    Step(Arc<RunCell>, StepKey),
+    /// A step of a run, standing there for this time. It is asked for by the orchestrator.
+    Step(Arc<RunCell>, StepKey, Turn),
 }
 
 /// What one who waited is given: everything, on one of its ways.
@@ -120,7 +122,7 @@ impl std::fmt::Debug for Waiter {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Call(_) => formatter.write_str("Call"),
-            Self::Step(run, key) => formatter.debug_tuple("Step").field(&run.id).field(key).finish(),
+            Self::Step(run, key, _) => formatter.debug_tuple("Step").field(&run.id).field(key).finish(),
         }
     }
 }
@@ -239,6 +241,11 @@ impl Compartments {
         lock(&self.state).directory.gone_features().map(|name| Arc::from(name.as_str())).collect()
     }
 
+    /// Under which names tenants are counted: one table for slots, requests and tokens.
+    pub(crate) fn known_tenants(&self) -> Arc<KnownTenants> {
+        lock(&self.state).directory.known_tenants()
+    }
+
     /// What calls of this feature and tenant are counted under.
     pub(crate) fn counted(&self, feature: Option<&str>, tenant: Option<&str>) -> Counted {
         let state = lock(&self.state);
@@ -318,7 +325,7 @@ impl Compartments {
         };
         let waiter = match who {
             Lining::Call { served, .. } => Waiter::Call(served),
-            Lining::Step { run, key, .. } => Waiter::Step(run, key),
+            Lining::Step { run, key, turn, .. } => Waiter::Step(run, key, turn),
         };
         let joined = pool.join(Order { class, since, number }, &line, ways, waiter, now).map_err(NoPlace::Full)?;
         Self::show_line(pool);
@@ -411,7 +418,7 @@ pub(crate) enum Lining {
     /// A caller that stands there since then, with a number that tells those of one moment apart; what it gets is sent there.
     Call { served: oneshot::Sender<Result<Served, LineFull>>, since: Timestamp, number: u64 },
     /// A step of a run.
-    Step { run: Arc<RunCell>, key: StepKey, line: Bounds },
+    Step { run: Arc<RunCell>, key: StepKey, turn: Turn, line: Bounds },
 }
 
 /// What became of it.
@@ -442,8 +449,8 @@ fn deliver(shared: &Arc<Shared>, granted: Granted<Waiter>) {
     let served = served(shared, &granted);
     match granted.who {
         Waiter::Call(caller) => drop(caller.send(Ok(served))),
-        Waiter::Step(run, key) => {
-            shared.orchestrator.cast(OrchestratorMessage::Served { run, key, served: Box::new(served) });
+        Waiter::Step(run, key, turn) => {
+            shared.orchestrator.cast(OrchestratorMessage::Served { run, key, turn, served: Box::new(served) });
         }
     }
 }

@@ -19,15 +19,16 @@ use crate::{
         name::{Name, NameMap},
     },
     policy::{
-        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+        compartment::{
+            known_tenants::KnownTenants,
+            settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
+        },
         crowd::{CallerName, CallerScope},
     },
 };
 
 /// Draws for refused requests are independent of every other use of chance.
 const CHANCE_OF_RATES: u64 = 0x7261_7465;
-/// The caller that tenants are who are counted together.
-const TENANT_OF_STRANGERS: &str = "other";
 
 /// The requests a minute that the configuration gives to features and tiers.
 #[derive(Default)]
@@ -36,25 +37,22 @@ pub(crate) struct RateBook {
     usual_feature: Option<Arc<Rate>>,
     /// Those that are not configured any more, until all their requests are free: they may come back before.
     resting: NameMap<Arc<Rate>>,
-    /// Of the tier of each known tenant.
-    tenants: NameMap<Option<NonZeroU32>>,
-    strangers: Option<(Strangers, NonZeroU32)>,
-    /// Whether any tenant is limited.
-    limits_tenants: bool,
+    /// Under which names tenants are counted.
+    known: Arc<KnownTenants>,
+    /// Of each tier, by its place; empty where none is limited: then nobody is looked up.
+    tiers: Vec<Option<NonZeroU32>>,
     /// Tells it from the books before it.
     number: u64,
 }
 
-/// How tenants that are not known are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strangers {
-    Together,
-    Each,
-}
-
 impl RateBook {
     /// That of other settings; features that were there go on where they stand, also where they went and come back.
-    pub(crate) fn renewed(&self, settings: &CompartmentSettings, clock: &Arc<dyn Clock>) -> Self {
+    pub(crate) fn renewed(
+        &self,
+        settings: &CompartmentSettings,
+        known: &Arc<KnownTenants>,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
         let rate_of = |feature: &FeatureSettings| {
             let per_minute = NonZeroU32::new(feature.rates.requests_per_minute?)?;
             let new = || Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock)));
@@ -71,21 +69,10 @@ impl RateBook {
             UnknownFeature::Is(name) => features.get(name).map(Arc::clone),
             UnknownFeature::Refused => None,
         };
-        let limit_of = |tier: &Name| {
-            let tier = settings.tiers.iter().find(|known| known.name == *tier)?;
-            NonZeroU32::new(tier.rates.requests_per_minute?)
-        };
-        // Where no tier is limited nobody is looked up.
+        let limits = settings.tiers.iter().map(|tier| tier.rates.requests_per_minute.and_then(NonZeroU32::new));
         let is_limited = settings.tiers.iter().any(|tier| tier.rates.requests_per_minute.is_some());
-        let known = settings.tenants.iter().filter(|_| is_limited);
-        let tenants = known.map(|tenant| (tenant.name.clone(), limit_of(&tenant.tier))).collect();
-        let strangers = match &settings.unknown_tenant {
-            UnknownTenant::Refused => None,
-            UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
-            UnknownTenant::Own(tier) => limit_of(tier).map(|limit| (Strangers::Each, limit)),
-        };
-        let limits_tenants = is_limited || strangers.is_some();
-        Self { features, usual_feature, resting, tenants, strangers, limits_tenants, number: self.number + 1 }
+        let tiers = limits.filter(|_| is_limited).collect();
+        Self { features, usual_feature, resting, known: Arc::clone(known), tiers, number: self.number + 1 }
     }
 
     fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
@@ -94,13 +81,9 @@ impl RateBook {
 
     /// The limit of a tenant's tier, and the tenant whose requests are counted.
     fn tenant<'a>(&self, name: Option<&'a str>) -> Option<(NonZeroU32, Option<&'a str>)> {
-        if let Some(limit) = name.and_then(|name| self.tenants.get(name)) {
-            return limit.map(|limit| (limit, name));
-        }
-        match self.strangers? {
-            (Strangers::Each, limit) if name.is_some() => Some((limit, name)),
-            (_, limit) => Some((limit, Some(TENANT_OF_STRANGERS))),
-        }
+        let counted = self.known.find(name).ok()?;
+        let limit = self.tiers.get(counted.tier).copied().flatten()?;
+        Some((limit, Some(counted.name)))
     }
 }
 
@@ -166,7 +149,7 @@ impl AgentHandle {
         now: Timestamp,
         counted: &mut Counted,
     ) -> Option<Arc<Rate>> {
-        if !book.limits_tenants {
+        if book.tiers.is_empty() {
             return None;
         }
         let callers = &self.shared.callers;

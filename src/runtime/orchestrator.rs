@@ -19,7 +19,7 @@ use super::{
     run_call::{self, Begins},
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
-    run_table::RunTable,
+    run_table::{RunTable, Turn},
 };
 use crate::{
     model::{
@@ -44,7 +44,7 @@ pub(crate) enum OrchestratorMessage {
     /// The model of these agents is being warmed up no longer.
     Warmed(BTreeSet<Name>),
     /// A step that stood in the line was given every slot it lacked.
-    Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
+    Served { run: Arc<RunCell>, key: StepKey, turn: Turn, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
     LookAtLine,
     /// A reload changed these agents, took them away or brought them back.
@@ -96,7 +96,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::Warmed(agents) => self.tell_those_behind(&agents),
-            OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
+            OrchestratorMessage::Served { run, key, turn, served } => self.served(&run, (key, turn), *served),
             OrchestratorMessage::LookAtLine => self.recover_line(),
             OrchestratorMessage::Reloaded(agents) => self.reloaded(&agents),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),

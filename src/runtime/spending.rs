@@ -32,7 +32,10 @@ use crate::{
         reply::{AttemptFailure, Reply, Usage},
     },
     policy::{
-        compartment::settings::{CompartmentSettings, Rates},
+        compartment::{
+            known_tenants::KnownTenants,
+            settings::{CompartmentSettings, Rates},
+        },
         price::Price,
         tokens::{
             WINDOW,
@@ -99,7 +102,7 @@ struct State {
 impl TokenBook {
     pub(crate) fn new(
         settings: SpendingSettings,
-        compartments: &CompartmentSettings,
+        compartments: (&CompartmentSettings, &Arc<KnownTenants>),
         providers: &[ProviderSettings],
         now: Timestamp,
     ) -> Self {
@@ -120,7 +123,7 @@ impl TokenBook {
     pub(crate) fn configure(
         &self,
         settings: SpendingSettings,
-        compartments: &CompartmentSettings,
+        (compartments, known): (&CompartmentSettings, &Arc<KnownTenants>),
         providers: &[ProviderSettings],
         now: Timestamp,
     ) {
@@ -130,7 +133,7 @@ impl TokenBook {
         let mut rates = providers.iter().map(|(_, rates)| *rates).chain(of_features).chain(of_tiers);
         let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
         let mut state = lock(&self.state);
-        state.accounts.configure(compartments, &providers, now);
+        state.accounts.configure(compartments, known, &providers, now);
         let is_budgeted =
             |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_some());
         state.told.keep(|name| !is_budgeted(name));

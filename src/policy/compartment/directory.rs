@@ -5,10 +5,11 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
+    known_tenants::{CountedAs, KnownTenants, Standing},
     line::{Bounds, LineId, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::Pool,
-    settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
+    settings::{CompartmentSettings, FeatureSettings, TierSettings},
 };
 use crate::{
     model::{
@@ -18,8 +19,6 @@ use crate::{
     policy::bulkhead::{Bulkhead, Member, NO_MEMBER},
 };
 
-/// The name under which tenants that are not known are counted together.
-pub const SHARED_TENANT: &str = "other";
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -122,8 +121,7 @@ pub struct Directory {
     pub(super) feature_places: NameMap<u16>,
     pub(super) usual_feature: Option<u16>,
     pub(super) tiers: Vec<TierSettings>,
-    pub(super) known_tenants: NameMap<usize>,
-    pub(super) unknown_tenant: Option<(UnknownTenant, usize)>,
+    pub(super) known: Arc<KnownTenants>,
     pub(super) tenants: TextMap<Tenant>,
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
@@ -143,6 +141,11 @@ impl Directory {
         // In an empty pool nobody waits for anything.
         let _ = directory.renew(settings, pool, Timestamp::ZERO);
         directory
+    }
+
+    /// Under which names tenants are counted.
+    pub fn known_tenants(&self) -> Arc<KnownTenants> {
+        Arc::clone(&self.known)
     }
 
     /// How many tenants are counted now.
@@ -234,11 +237,7 @@ impl Directory {
     /// Whether a newcomer of this feature and tenant may call at all. Nobody is counted by the question.
     pub fn knows(&self, feature: Option<&str>, tenant: Option<&str>) -> Result<(), Stranger> {
         self.feature(feature)?;
-        let is_known = tenant.is_some_and(|tenant| self.known_tenants.contains_key(tenant));
-        if self.tiers.is_empty() || is_known || self.unknown_tenant.is_some() {
-            return Ok(());
-        }
-        Err(if tenant.is_some() { Stranger::Tenant } else { Stranger::NoTenant })
+        if self.tiers.is_empty() { Ok(()) } else { self.known.find(tenant).map(drop) }
     }
 
     /// The place that a feature had.
@@ -277,20 +276,13 @@ impl Directory {
         if let Some(counted) = name.and_then(|name| self.counted(name, feature.zip(ratio))) {
             return Ok(counted);
         }
-        let known = name.and_then(|name| self.known_tenants.get(name).copied());
-        let (name, tier) = match (known, name, &self.unknown_tenant) {
-            (Some(tier), Some(name), _) => (name, tier),
-            (_, Some(name), Some((UnknownTenant::Own(_), tier))) => (name, *tier),
-            (_, _, Some((_, tier))) => (SHARED_TENANT, *tier),
-            (_, Some(_), None) => return Err(Stranger::Tenant),
-            (_, None, None) => return Err(Stranger::NoTenant),
-        };
+        let CountedAs { name, tier, standing } = self.known.find(name)?;
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
         let (slots, max_wait) = (settings.slots, settings.max_wait);
         let cell_slots = ratio.and_then(|ratio| settings.cell_slots(ratio));
         if !self.tenants.contains_key(name) {
             // Tenants that are known are as many as the configuration names, and need no room that strangers could take from them.
-            if known.is_none() {
+            if standing == Standing::Stranger {
                 if self.strangers >= self.tenants_max && !self.forget_idle(pool) {
                     return Err(Stranger::TooManyTenants);
                 }
@@ -350,7 +342,7 @@ impl Directory {
                 pool.remove(count);
             }
             self.tenants.remove(&name);
-            self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
+            self.strangers -= usize::from(!self.known.names(&name)).min(self.strangers);
         }
         self.version += u64::from(self.tenants.len() < counted);
         self.strangers < strangers

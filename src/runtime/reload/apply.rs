@@ -186,7 +186,8 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
         make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
     });
     drop(book);
-    let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
+    let known = shared.compartments.known_tenants();
+    let rates = shared.rate_book.load().renewed(&parts.compartments, &known, &shared.clock);
     shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;
     let firsts = cores.iter().filter(|core| core.is_first());
@@ -210,7 +211,8 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
 
 /// The rest takes its new settings where it stands; it names agents, which are there by now.
 fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
-    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers, shared.now());
+    let compartments = (&parts.compartments, &shared.compartments.known_tenants());
+    shared.tokens.configure(parts.spending.clone(), compartments, &parts.providers, shared.now());
     *lock(&shared.run_caps) = parts.run_caps;
     shared.callers.change(parts.callers);
     shared.overload.change(parts.compartments.shedding.clone(), shared.now());
