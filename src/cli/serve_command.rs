@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -52,7 +52,7 @@ use crate::{
             dead_letters::restore_letters,
         },
         router::router,
-        state::{AppState, Door, Ending, Running, Service},
+        state::{AppState, Coming, Door, Ending, Running, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
     transport::webhook::Webhook,
@@ -86,7 +86,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
     let webhook = deferral::webhook(&project, &settings)?;
     let gateway = GatewayDoor::from(assemble::gateway(&project, &settings)?);
-    let home = home_of(&journal_settings(&settings, &project.folder))?;
+    let home = home_of(journal_settings(&settings, &project.folder)).await?;
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
@@ -145,10 +145,14 @@ pub(super) fn check_reach(listen: SocketAddr, open: OpenToNetwork, keys: &KeyRin
     )))
 }
 
-/// The journal's folder, where what outlives this process lies.
-fn home_of(journal: &JournalSettings) -> Result<PathBuf, Stop> {
+/// The journal's folder, where what outlives this process lies. A journal that this program cannot open is found before a predecessor that
+/// can is told to go.
+async fn home_of(journal: JournalSettings) -> Result<PathBuf, Stop> {
     let home = journal.path.parent().unwrap_or(Path::new(".")).to_owned();
     std::fs::create_dir_all(&home).map_err(|error| Stop::Usage(format!("{}: {error}", home.display())))?;
+    let shown = journal.path.display().to_string();
+    let looking = tokio::task::spawn_blocking(move || SqliteJournal::look_ahead(&journal));
+    looking.await.map_err(Stop::usage)?.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
     Ok(home)
 }
 
@@ -253,12 +257,17 @@ async fn asked(offer: Option<&Handover>) {
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
 async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
     let Starting { project, settings, log, state, address, webhook } = *starting;
-    let opened = journal_settings(settings, &project.folder);
+    let opened = JournalSettings {
+        address: Some(format!("http://{}", reached_at(address))),
+        ..journal_settings(settings, &project.folder)
+    };
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;
     if let Some(farewell) = farewell {
+        state.door.comes_from_predecessor(Coming::Soon);
         say("watertight: a predecessor hands over");
         if !farewell.released(wait, state.door.wanted()).await {
+            state.door.comes_from_predecessor(Coming::NotSaid);
             say("watertight: the predecessor still holds the journal");
         }
     }
@@ -299,17 +308,34 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     Ok(running)
 }
 
+/// Where a service that listens there is reached from this machine.
+fn reached_at(listening: SocketAddr) -> SocketAddr {
+    let ip = match listening.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listening.port())
+}
+
 /// Opens the journal once whoever holds it lets it go, within `wait`.
 async fn open_journal(
     settings: JournalSettings,
     wait: Duration,
 ) -> Result<Result<Arc<SqliteJournal>, JournalError>, Stop> {
     let until = Instant::now() + wait;
+    let mut is_told = false;
     loop {
         let settings = settings.clone();
         let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, LOCK_LOOK.min(wait)));
         match opening.await.map_err(Stop::usage)? {
-            Err(JournalError::Held(_)) if Instant::now() < until => {}
+            Err(error @ JournalError::Held(_)) if Instant::now() < until => {
+                if !is_told {
+                    let seconds = wait.as_secs_f64();
+                    say(&format!("watertight: {error}; waiting for it for {seconds} s (serve.handover_wait)"));
+                }
+                is_told = true;
+            }
             opened => return Ok(opened),
         }
     }

@@ -19,6 +19,7 @@ use super::{
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
+    promise::within_depth,
     refusal::Refusal,
     spending::Spending,
     spent::spent_unasked,
@@ -222,7 +223,7 @@ impl Call {
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
             // ... nor what it used: it counts as it was reserved.
-            let lost = spending.and_then(|spending| spending.lose(took.1.since(started)));
+            let lost = spending.and_then(|spending| spending.lose(0, took.1.since(started)));
             if let Some(usage) = lost {
                 self.usage = Some(self.usage.unwrap_or_default().plus(usage));
             }
@@ -252,7 +253,7 @@ impl Call {
         loop {
             tokio::select! {
                 biased;
-                result = &mut work => return result,
+                result = &mut work => return result.and_then(within_depth),
                 () = cancel.cancelled() => {
                     let elapsed = self.shared.now().since(progress.started());
                     let is_hung = elapsed > slow_call && progress.first_content().is_none();

@@ -306,15 +306,16 @@ impl RuntimeBuilder {
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let deferred = queue_of(self.queue, &parts)?;
+        let known = state.directory.known_tenants();
         let aborting = CancellationToken::new();
         Ok(Arc::new(Shared {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             run_caps: Mutex::new(parts.run_caps),
             run_room: RunRoom::of(self.run_outputs_bytes_max),
-            tokens: TokenBook::new(parts.spending, &parts.compartments, &parts.providers, clock.now()),
+            tokens: TokenBook::new(parts.spending, (&parts.compartments, &known), &parts.providers, clock.now()),
             callers: Callers::new(parts.callers, Arc::clone(&clock), self.journal.clone()),
-            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &known, &clock)),
             overload: Overload::new(parts.compartments.shedding.clone(), chance, Arc::clone(&clock)),
             limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
             compartments: Compartments::of(state),

@@ -83,6 +83,8 @@ pub(crate) struct ProviderCore {
     pub(crate) retry_budget: Arc<Mutex<RetryBudget>>,
     /// The agents that lean on it, those that once did included: their places do not change.
     pub(crate) members: Vec<Name>,
+    /// Where it is, if it is one place outside this program.
+    pub(crate) stands_at: Option<Arc<str>>,
 }
 
 /// What all targets of one agent share. It outlives a reload.
@@ -139,6 +141,8 @@ pub(crate) struct AgentCore {
     pub(crate) superseded: AtomicBool,
     /// Its model on its provider, if anybody looks after it being loaded; shared by all agents that use it.
     pub(crate) model: Option<Arc<ModelCore>>,
+    /// Where its work is done, if that is one place outside this program.
+    pub(crate) stands_at: Option<Arc<str>>,
 }
 
 impl AgentCore {

@@ -42,8 +42,9 @@ const TRIALS_TAKEN_SPREAD: f64 = 1.0;
 /// Why a run waits while the outputs of live runs fill their room.
 const RUNS_FULL: &str = "run_outputs_full";
 
-/// Our own refusal of a call: nothing was sent.
+/// Our own refusal of a call: nothing was sent. Its tag is as wide as what it stands before, so that a refusal is moved in whole words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[repr(u64)]
 pub(crate) enum Refusal {
     /// A breaker's gate is shut.
     #[error("the gate of {breaker} is shut: {}", .refusal.reason.as_str())]

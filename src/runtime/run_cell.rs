@@ -298,7 +298,16 @@ impl RunCell {
     /// What it waits for; `None` once it is over.
     pub(crate) fn why(&self) -> Option<Why> {
         let inner = lock(&self.inner);
-        if self.final_record().is_some() { None } else { inner.plan.why() }
+        if self.final_record().is_some() {
+            return None;
+        }
+        // What is to be done next, or told as its end, waits for what led to it.
+        let is_unwritten = inner.last.is_some() || inner.deferred.front().is_some_and(|next| !self.is_written(next));
+        if is_unwritten { Some(Why::Journal) } else { inner.plan.why() }
+    }
+
+    fn is_written(&self, next: &Deferred) -> bool {
+        next.batch.is_some_and(|batch| batch <= self.log.durable())
     }
 
     pub(crate) fn status(&self) -> Option<RunStatus> {

@@ -39,6 +39,9 @@ pub struct ServeSettings {
     pub grace: Duration,
     /// How long requests wait at most for a journal that a predecessor still holds.
     pub handover_wait: Duration,
+    /// How long steps under way may go on once somebody waits at a successor for the journal; those that must not be made twice have all
+    /// of grace.
+    pub handover_steps_wait: Duration,
     /// Connections at once; a small reserve beyond it serves health, queries and operator acts only.
     pub connections_max: u32,
     /// Connections at once from one address; `None` = as many as there are, since behind a proxy all come from one.
@@ -112,6 +115,7 @@ impl Default for ServeSettings {
             open_to_network: OpenToNetwork::Never,
             grace: Duration::from_secs(30),
             handover_wait: Duration::from_secs(60),
+            handover_steps_wait: Duration::from_secs(5),
             connections_max: 10_000,
             connections_per_address_max: None,
             http2_streams_max: 256,
@@ -157,6 +161,7 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         open_to_network: read_open(&mut reader),
         grace: reader.duration_from_zero("grace", fallback.grace),
         handover_wait: reader.duration("handover_wait", fallback.handover_wait),
+        handover_steps_wait: reader.duration_from_zero("handover_steps_wait", fallback.handover_steps_wait),
         connections_max: count(&mut reader, "connections_max", fallback.connections_max),
         connections_per_address_max: read_per_address(&mut reader),
         http2_streams_max: count(&mut reader, "http2_streams_max", fallback.http2_streams_max),

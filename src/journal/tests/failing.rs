@@ -33,6 +33,10 @@ async fn a_second_process_is_refused_by_name_and_may_wait() {
     let settings = place.settings();
     let successor = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, PATIENCE));
     accept(&journal, place.run("r")).await.unwrap();
+    for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
+        let mode = fs::metadata(place.folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
     journal.close().await;
     let successor = successor.await.unwrap().unwrap();
     assert_eq!(successor.take_over().await.unwrap().len(), 1);
@@ -45,23 +49,31 @@ async fn a_second_process_is_refused_by_name_and_may_wait() {
 #[tokio::test]
 async fn files_of_others_and_of_the_future_are_refused() {
     let place = Place::new();
+    // Whoever is about to take it over hears the same before.
+    let ahead = || SqliteJournal::look_ahead(&place.settings());
+    assert_eq!(ahead(), Ok(()), "nothing is there yet");
     fs::write(place.path(), "this is a text and no database, though it is long enough to be one".repeat(100)).unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(matches!(&refused, JournalError::Corrupt(text) if text.contains("journal.db")), "{refused}");
+    assert_eq!(ahead(), Err(refused));
 
     fs::remove_file(place.path()).unwrap();
     rusqlite::Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(matches!(&refused, JournalError::Corrupt(text) if text.contains("another program")), "{refused}");
+    assert_eq!(ahead(), Err(refused));
 
     fs::remove_file(place.path()).unwrap();
-    place.open().close().await;
+    let held = place.open();
+    assert_eq!(ahead(), Ok(()), "somebody still holds it");
+    held.close().await;
     rusqlite::Connection::open(place.path()).unwrap().execute_batch("PRAGMA user_version = 999").unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(
         matches!(&refused, JournalError::Failed(text) if text.contains("version 999 of a newer program")),
         "{refused}"
     );
+    assert_eq!(ahead(), Err(refused));
 
     let nowhere = JournalSettings::at("/proc/none/journal.db");
     assert!(matches!(SqliteJournal::open(nowhere), Err(JournalError::Failed(_))));
@@ -90,6 +102,7 @@ async fn a_full_file_refuses_clearly_and_recovers() {
         assert!(accepted.len() < 1_000, "it never gets full");
     };
     assert!(matches!(refusal, JournalError::Full(_)), "{refusal}");
+    assert_eq!((journal.health().is_nearly_full, journal.refuses()), (true, None), "it says why");
     // The run that is under way can still end: room was kept for it.
     assert!(append(&journal, "live", 0, vec![event("live", 1, EventType::RunStarted)]).await);
 
@@ -109,6 +122,7 @@ async fn a_full_file_refuses_clearly_and_recovers() {
     let health = journal.health();
     assert!(matches!(health.health, Health::Failing { error: JournalError::Full(_), .. }), "{health:?}");
     assert!(health.waiting_bytes > 0 && health.dropped == 0);
+    assert!(journal.refuses().is_some_and(|why| why.starts_with("the journal is full")));
     assert!(matches!(accept(&journal, place.run("new")).await, Err(JournalError::Full(_))));
     // Queries answer meanwhile.
     assert_eq!(journal.runs(RunFilter::of(TenantScope::All)).await.unwrap().runs.len(), 100.min(accepted.len() + 1));

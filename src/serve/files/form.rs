@@ -8,16 +8,17 @@ use serde_json::{Map, Value, json};
 
 use super::{
     form_pieces::{HeaderGauge, PART_HEADER_BYTES_MAX},
-    input::FILE_ID,
     routes::let_files_in,
 };
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
+    model::file_id::FILE_ID,
     serve::{
-        access::caller::Caller,
+        access::caller::{Caller, Named},
         answer::{
             body::{parse, too_large},
             failure::Failure,
+            large,
         },
         caps::BodyRoom,
         state::AppState,
@@ -49,8 +50,17 @@ pub struct Form {
     pub files: Vec<FormFile>,
     /// What the fields hold of the memory for bodies, for as long as they are there.
     pub room: Option<BodyRoom>,
+    /// The caller whose files they are, where `request` names another tenant.
+    owner: Option<Caller>,
     /// Bytes of all fields together.
     text_bytes: u64,
+}
+
+impl Form {
+    /// Bytes of all its fields together.
+    pub fn text_bytes(&self) -> usize {
+        usize::try_from(self.text_bytes).unwrap_or(usize::MAX)
+    }
 }
 
 /// Reads a form of this caller.
@@ -94,6 +104,7 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
 
 /// Takes back the files of a form that came to nothing.
 pub async fn forget(store: &Arc<FileStore>, caller: &Caller, form: &Form) {
+    let caller = form.owner.as_ref().unwrap_or(caller);
     for FormFile { file, .. } in &form.files {
         // What cannot be deleted now is swept up later: no run names it.
         let _ = store.delete(caller.scope(), &file.id).await;
@@ -116,16 +127,50 @@ async fn read_part(
             let max = state.limits.input_files_max;
             return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
         }
-        let file = take_file(caller, store, &name, field).await?;
+        let owner = form.owner.as_ref().unwrap_or(caller);
+        let file = take_file(owner, store, &name, field).await?;
         form.files.push(FormFile { part, file });
     } else {
         if part == REQUEST_PART && form.fields.iter().any(|(known, _)| *known == part) {
             return Err(Failure::invalid(format!("{part} is given twice")));
         }
-        let text = take_text(state, form, &part, field).await?;
+        let mut text = take_text(state, form, &part, field).await?;
+        if part == REQUEST_PART {
+            let read = move || Ok((tenant_named(&text)?, text));
+            let (tenant, read) = large::work(state, form.text_bytes(), read).await?;
+            (text, form.owner) = (read, owner_named(caller, form, tenant)?);
+        }
         form.fields.push((part, text));
     }
     Ok(())
+}
+
+/// The tenant that `request` names, if it does.
+fn tenant_named(request: &str) -> Result<Option<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Request {
+        tenant: Option<Value>,
+    }
+    // What else it says, and whether it fits, is looked at once all of the form is there.
+    let request: Request = parse(request.as_bytes())?;
+    Ok(request.tenant.as_ref().and_then(Value::as_str).map(str::to_owned))
+}
+
+/// Whose the form's files are, where `request` names another tenant than the headers do. It must come before them: they are stored as
+/// they come.
+fn owner_named(caller: &Caller, form: &Form, tenant: Option<String>) -> Result<Option<Caller>, Failure> {
+    let Some(tenant) = tenant else { return Ok(None) };
+    let owner = caller.clone().naming(Named { tenant: Some(tenant.clone()), ..Named::default() })?;
+    if owner.tenant == caller.tenant {
+        return Ok(None);
+    }
+    if !form.files.is_empty() {
+        let message = format!(
+            "part {REQUEST_PART} names tenant {tenant:?} after files of the form were stored: send it before them, or name the tenant in a header"
+        );
+        return Err(Failure::invalid(message));
+    }
+    Ok(Some(owner))
 }
 
 async fn take_file(

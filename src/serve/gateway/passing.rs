@@ -24,10 +24,13 @@ use crate::{
     transport::{pass_on::PassedOn, wire::ERROR_BODY_BYTES_MAX},
 };
 
-use super::pass::without_hop_by_hop;
+use super::{pass::without_hop_by_hop, pass_tokens::UsageReader};
 
 /// No line end is longer than half of this: enough to see whether a stream stands between two events.
 const TAIL_BYTES: usize = 4;
+
+/// What is ours to say: which pages read our answers, and how a call went. A service's own word on it would be taken for ours.
+const OUR_WORDS: [&str; 2] = ["access-control-", "x-watertight-"];
 
 /// An answer that is being passed on.
 pub(super) struct Passing {
@@ -38,6 +41,8 @@ pub(super) struct Passing {
     left: Option<u64>,
     /// As much of it as says how it ended.
     kept: Vec<u8>,
+    /// As much of it as says what it used; `None` where that cannot be read.
+    usage: Option<UsageReader>,
     /// Which part is waited for next.
     part: Part,
     /// Where a stream of events stands; `None` = its form has no place for a word of ours.
@@ -48,6 +53,11 @@ pub(super) struct Passing {
     facts: RequestFacts,
     #[allow(dead_code, reason = "held for its drop")]
     place: Place,
+}
+
+fn without_our_words(headers: &HeaderMap) -> HeaderMap {
+    let is_ours = |name: &HeaderName| OUR_WORDS.iter().any(|begin| name.as_str().starts_with(begin));
+    headers.iter().filter(|(name, _)| !is_ours(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 impl Passing {
@@ -62,7 +72,8 @@ impl Passing {
         admission.answered(passed.status());
         let events = takes_events(&passed.headers).then(Tail::default);
         let (left, admission, agent) = (passed.bytes(), Some(admission), agent.clone());
-        Self { passed, admission, left, kept: Vec::new(), part: Part::Head, events, agent, last_words, facts, place }
+        let (kept, usage) = (Vec::new(), UsageReader::of(&passed.headers));
+        Self { passed, admission, left, kept, usage, part: Part::Head, events, agent, last_words, facts, place }
     }
 
     pub(super) fn into_answer(mut self) -> Response {
@@ -70,7 +81,7 @@ impl Passing {
             self.is_whole();
         }
         let status = StatusCode::from_u16(self.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut headers = without_hop_by_hop(&self.passed.headers);
+        let mut headers = without_our_words(&without_hop_by_hop(&self.passed.headers));
         if let Ok(value) = HeaderValue::from_str(self.agent.as_str()) {
             headers.insert(HeaderName::from_static(contract::AGENT), value);
         }
@@ -128,14 +139,24 @@ impl Passing {
     /// All of it came: it is judged by its status and by what an error in it says.
     fn is_whole(&mut self) {
         let failure = self.passed.failure(&self.kept);
-        match (self.admission.take(), failure) {
-            (Some(admission), Some(failure)) => admission.fail(&failure),
-            (Some(admission), None) => admission.finish(Ending::Success),
-            (None, _) => {}
+        let told = self.usage.as_ref().and_then(UsageReader::usage);
+        let Some(mut admission) = self.admission.take() else { return };
+        if let Some(usage) = told {
+            admission.used(usage);
+        }
+        match failure {
+            Some(failure) => admission.fail(&failure),
+            None => admission.finish(Ending::Success),
         }
     }
 
     fn keep(&mut self, piece: &[u8]) {
+        if let Some(reader) = &mut self.usage {
+            reader.push(piece);
+            if let Some(admission) = &mut self.admission {
+                admission.heard(reader.events());
+            }
+        }
         if self.passed.is_telling() {
             let room = ERROR_BODY_BYTES_MAX.saturating_sub(self.kept.len());
             self.kept.extend_from_slice(piece.get(..room).unwrap_or(piece));

@@ -9,6 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     find::{Found, told},
     linked::not_over,
+    schema::Run,
 };
 use crate::{
     journal::remove::Deletion,
@@ -29,7 +30,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Ends a run; calls under way are aborted upstream. One that is over stays as it is.
 #[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs",
-    responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
+    responses((status = 200, body = Run), (status = 202, body = Run), (status = 404)))]
 pub(crate) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{screen::record_in, watch::Watcher};
+use super::{schema::Run, screen::record_in, watch::Watcher};
 use crate::{
     journal::query::RunHead,
     model::{language::Language, run::RunRecord, weight},
@@ -115,7 +115,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// A run as it stands: the object of `watertight run --json`. One that goes on from another has `rerun_of`: that run's `run_id`, the `kind` (`rerun`, `repair`), the step that it was rerun `from`, and the steps that were done `again`.
-#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Run), (status = 404)))]
 pub(crate) async fn run(
     State(state): State<AppState>,
     caller: Caller,
@@ -130,7 +130,7 @@ pub(crate) async fn run(
 
 /// A run's end: 200 with the run once it is over, 202 with the run as it stands if it is not over within the wait.
 #[utoipa::path(get, path = "/v1/runs/{id}/result", tag = "runs", params(WaitQuery),
-    responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
+    responses((status = 200, body = Run), (status = 202, body = Run), (status = 404)))]
 pub(crate) async fn result(
     State(state): State<AppState>,
     watcher: Watcher,
@@ -160,7 +160,7 @@ pub(crate) async fn result(
     told(&state, status, record, Some(language)).await
 }
 
-/// What a run waits for: a call, a timer, a line, a gate; `null` once it is over.
+/// What a run waits for: a call, a timer, a line, a gate, the journal; `null` once it is over. While the journal cannot write, `journal` says why.
 #[utoipa::path(get, path = "/v1/runs/{id}/why", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
 pub(crate) async fn why(
     State(state): State<AppState>,
@@ -172,5 +172,6 @@ pub(crate) async fn why(
     let found = Found::of(&running, &caller, &id).await?;
     let status = found.record(&state, &running).await?.status;
     let why = found.handle.as_ref().and_then(RunHandle::why);
-    Ok(Answer(json!({ "run_id": id, "status": status, "why": why })))
+    let journal = running.journal.refuses().filter(|_| !status.is_terminal());
+    Ok(Answer(json!({ "run_id": id, "status": status, "why": why, "journal": journal })))
 }

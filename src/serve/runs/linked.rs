@@ -16,6 +16,7 @@ use super::{
     accept::{answer, earlier, taken_on},
     find::Found,
     input,
+    schema::Run,
 };
 use crate::{
     model::{
@@ -37,6 +38,7 @@ use crate::{
             large,
             query::{InPath, idempotency_key},
         },
+        arriving::Arriving,
         caps::RunPlace,
         state::{AppState, Running},
     },
@@ -54,14 +56,14 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Starts a run that does again what was degraded or failed in this one, and takes over the rest.
 #[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
-    responses((status = 202, body = Object), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 404), (status = 409)))]
 pub(crate) async fn repair(
     State(state): State<AppState>,
     caller: Caller,
+    _arriving: Arriving,
     InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
     let idempotency =
@@ -90,15 +92,15 @@ pub struct RerunBody {
 
 /// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
 #[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)), request_body = RerunBody,
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 400), (status = 404), (status = 409)))]
 pub(crate) async fn rerun(
     State(state): State<AppState>,
     caller: Caller,
+    _arriving: Arriving,
     InPath(id): InPath<String>,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
@@ -180,7 +182,14 @@ async fn over(
     running: &Running,
     (caller, id, promise): (&Caller, &str, Option<&Idempotency>),
 ) -> Result<Begun, Failure> {
-    let found = Found::of(running, caller, id).await?;
+    let found = match Found::of(running, caller, id).await {
+        Ok(found) => found,
+        // The run that it began with may be gone; what was begun lives.
+        Err(failure) => {
+            let before = earlier(running, caller.tenant.as_deref(), promise).await?;
+            return before.map(Begun::Before).ok_or(failure);
+        }
+    };
     if let Some(accepted) = earlier(running, found.head.owner.tenant.as_deref(), promise).await? {
         return Ok(Begun::Before(accepted));
     }
