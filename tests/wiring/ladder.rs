@@ -624,7 +624,7 @@ async fn a_call_that_is_put_off_is_one_call_of_its_caller() {
     let mut admitted: Vec<_> =
         world.runtime.callers().iter().map(|caller| (caller.name.to_string(), caller.volume.admitted)).collect();
     admitted.sort();
-    assert_eq!(admitted, [("refused".to_owned(), 1), ("sent".to_owned(), 1)]);
+    assert_eq!(admitted, [("key:refused".to_owned(), 1), ("key:sent".to_owned(), 1)]);
 }
 
 /// A file that is half edited, or a name that is mistyped for minutes, must not empty the queue.

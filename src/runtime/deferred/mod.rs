@@ -1,5 +1,6 @@
 //! Calls that are made later: what is kept of them and where (`store`), the queue with its rules (`queue`), who makes them when their
-//! time has come (`worker`), what people see of them (`view`), and who is told of their end (`push`).
+//! time has come (`worker`), what people see of them (`view`), and who is told of their end (`push`) and
+//! how (`telling`).
 
 pub mod push;
 pub mod settings;
@@ -7,4 +8,5 @@ pub mod store;
 pub mod view;
 
 pub(crate) mod queue;
+mod telling;
 pub(crate) mod worker;
