@@ -622,7 +622,7 @@ async fn a_call_that_is_put_off_is_one_call_of_its_caller() {
     let ended: Vec<_> = queue.entries().iter().map(|entry| (entry.status, entry.attempts)).collect();
     assert_eq!((ended, world.draft.count()), (vec![(DeferredStatus::Failed, 3); 2], sent + 6));
     let mut admitted: Vec<_> =
-        world.runtime.callers().iter().map(|caller| (caller.name.to_string(), caller.volume.admitted)).collect();
+        world.runtime.callers().iter().map(|caller| (caller.name.clone(), caller.volume.admitted)).collect();
     admitted.sort();
     assert_eq!(admitted, [("key:refused".to_owned(), 1), ("key:sent".to_owned(), 1)]);
 }

@@ -122,12 +122,12 @@ mod tests {
         text.into()
     }
 
-    fn left(remaining: u64, until: u64) -> Option<Left> {
-        Some(Left { remaining, reset_in: Duration::from_secs(until) })
+    fn left(remaining: u64, until: u64) -> Left {
+        Left { remaining, reset_in: Duration::from_secs(until) }
     }
 
     fn tokens(remaining: u64, until: u64) -> VendorBudget {
-        VendorBudget { tokens: left(remaining, until), requests: None }
+        VendorBudget { tokens: Some(left(remaining, until)), requests: None }
     }
 
     fn s(at: u64) -> Timestamp {
@@ -193,7 +193,7 @@ mod tests {
         let mut budgets = ToldBudgets::default();
         let far = of("far");
         let wait = |seconds| Err(BudgetRefusal::Exhausted { retry_after: Duration::from_secs(seconds) });
-        budgets.hear(&far, VendorBudget { tokens: left(1_000, 10), requests: left(3, 50) }, s(0));
+        budgets.hear(&far, VendorBudget { tokens: Some(left(1_000, 10)), requests: Some(left(3, 50)) }, s(0));
         for _ in 0..3 {
             assert_eq!(budgets.look("far", told(10, 10), s(0)), Ok(()));
             budgets.take("far", told(10, 10));
@@ -202,7 +202,7 @@ mod tests {
         // A word of the one says nothing of the other.
         budgets.hear(&far, tokens(0, 60), s(1));
         assert_eq!(budgets.look("far", told(10, 10), s(1)), wait(60), "the longer of both");
-        budgets.hear(&far, VendorBudget { tokens: None, requests: left(1, 5) }, s(2));
+        budgets.hear(&far, VendorBudget { tokens: None, requests: Some(left(1, 5)) }, s(2));
         assert_eq!(budgets.look("far", told(0, 0), s(2)), Ok(()));
         assert_eq!(budgets.look("far", told(1, 0), s(2)), wait(59));
         assert_eq!(budgets.look("far", told(1, 0), s(61)), Ok(()));
