@@ -3,13 +3,9 @@
 
 use std::time::Duration;
 
-use crate::{
-    model::{duration, nearest::nearest},
-    policy::setting::InvalidSetting,
-};
+use crate::model::duration;
 
 use super::{
-    layers::leaves,
     node::{Layer, Node, Table, Value, key_path},
     problem::{Origin, Problem},
     report::Report,
@@ -19,10 +15,10 @@ use super::{
 pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The longest text value, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Of a table that is not built yet, so many keys are named.
-const NOT_BUILT_SHOWN_MAX: usize = 20;
 /// What is said of a key that a later version will know.
 pub(super) const NOT_BUILT: &str = "is not built yet";
+
+mod ending;
 
 static EMPTY: Table = Table::new();
 
@@ -140,31 +136,6 @@ impl<'t, 'r> Reader<'t, 'r> {
     /// Whether the value of `key` was read as it was meant, so far.
     pub(super) fn is_sound(&self, key: &str) -> bool {
         self.report.is_untouched(&key_path(&self.path, key))
-    }
-
-    /// Refuses settings that break rules, each at its own key: at another one's that the rule is about as well where its own was left at
-    /// its default. A rule between a wrong value and a right one is not asked: what it finds may only follow.
-    pub(super) fn refuse_broken(&mut self, broken: &[InvalidSetting]) {
-        let is_wrong_itself = |key: &str| broken.iter().any(|other| other.key() == key && other.others().is_empty());
-        for invalid in broken {
-            let key = invalid.key();
-            let follows = invalid.others().iter().any(|other| !self.is_sound(other) || is_wrong_itself(other));
-            let is_told = !self.is_sound(key) || (!invalid.others().is_empty() && is_wrong_itself(key));
-            if follows || is_told {
-                continue;
-            }
-            if self.is_given(key) {
-                self.refuse(key, invalid.rule());
-                continue;
-            }
-            match invalid.others().iter().find(|other| self.is_given(other)) {
-                Some(other) => {
-                    let rule = format!("does not fit {key} = {} (default), which {}", invalid.value(), invalid.rule());
-                    self.refuse(other, rule);
-                }
-                None => self.refuse(key, format!("{} (default {})", invalid.rule(), invalid.value())),
-            }
-        }
     }
 
     /// Notes that `key` is odd.
@@ -421,64 +392,5 @@ impl<'t, 'r> Reader<'t, 'r> {
     /// The same reader, lent out.
     pub(super) fn reborrow(&mut self) -> Reader<'t, '_> {
         Reader::new(self.table, self.place.clone(), &self.path, &self.defaults_path, self.report)
-    }
-
-    /// Ends the reading: what was not asked for is refused, those of `later` as not built yet; then what is missing.
-    pub(super) fn finish(mut self, later: &[&str]) {
-        self.explain_rest();
-        let missing = std::mem::take(&mut self.missing);
-        for (key, node) in self.table {
-            if self.known.contains(&key.as_str()) {
-                continue;
-            }
-            if later.contains(&key.as_str()) {
-                self.refuse_later(key, node);
-                continue;
-            }
-            let rule = match nearest(key, self.known.iter().copied()) {
-                Some(suggestion) => {
-                    if !self.table.contains_key(suggestion) {
-                        self.report.doubt(key_path(&self.path, suggestion));
-                    }
-                    format!("unknown key, did you mean `{suggestion}`?")
-                }
-                None => "unknown key".to_owned(),
-            };
-            let problem = self.problem(key, rule);
-            self.report.tell(problem);
-        }
-        for Missing { keys, problem } in missing {
-            if keys.iter().all(|key| self.is_sound(key)) {
-                self.report.tell(problem);
-            }
-            keys.iter().for_each(|key| self.report.doubt(key_path(&self.path, key)));
-        }
-    }
-
-    /// What was given, and not noted by whoever read it, is noted as it stands: no value in force is kept from anybody.
-    fn explain_rest(&mut self) {
-        let known = std::mem::take(&mut self.known);
-        for key in &known {
-            let path = key_path(&self.path, key);
-            if let Some(node) = self.table.get(key).filter(|node| node.as_table().is_none())
-                && !self.report.is_explained(&path)
-            {
-                self.report.explain(path, node.shown_whole(key), node.origin.clone());
-            }
-            #[cfg(test)]
-            self.report.asked.insert(key_path(&self.path, key));
-        }
-        self.known = known;
-    }
-
-    fn refuse_later(&mut self, key: &str, node: &Node) {
-        let mut found = Vec::new();
-        leaves(&self.full_key(key), node, NOT_BUILT_SHOWN_MAX, &mut found);
-        self.report.tell_all(found.into_iter().map(|(full_key, leaf)| Problem {
-            origin: leaf.origin.clone(),
-            value: Some(leaf.shown(key)),
-            key: full_key,
-            rule: NOT_BUILT.to_owned(),
-        }));
     }
 }
