@@ -136,23 +136,27 @@ fn check_keys_of(
     let counts_strangers = settings.unknown_tenant != UnknownTenant::Refused;
     for key in keys {
         let path = key_path("keys", key.name.as_str());
+        let is_strange = |name: &Name| {
+            let may_be = !report.is_sound(&key_path("features", name.as_str()));
+            let is_known = settings.features.is_empty() || settings.features.iter().any(|known| known.name == *name);
+            !may_be && !is_known
+        };
+        let is_among = |name: &Name| key.features.as_ref().is_none_or(|features| features.contains(name));
+        for name in key.features.iter().flatten().filter(|name| is_strange(name)) {
+            refuse(&path, "features", name, "must be one of [features]");
+        }
+        match &key.feature {
+            Some(name) if is_strange(name) => refuse(&path, "feature", name, "must be one of [features]"),
+            Some(name) if !is_among(name) && report.is_whole(&key_path(&path, "features")) => {
+                refuse(&path, "feature", name, "is not among `features`");
+            }
+            _ => {}
+        }
         if let Some(tenant) = key.tenant.as_ref().filter(|tenant| tenant.as_str() == SHARED_TENANT)
             && counts_strangers
         {
             refuse(&path, "tenant", tenant, STRANGERS_NAME);
             continue;
-        }
-        if !settings.features.is_empty() {
-            let is_strange = |name: &&Name| {
-                let may_be = !report.is_sound(&key_path("features", name.as_str()));
-                !may_be && !settings.features.iter().any(|feature| feature.name == **name)
-            };
-            for name in key.feature.iter().filter(is_strange) {
-                refuse(&path, "feature", name, "must be one of [features]");
-            }
-            for name in key.features.iter().flatten().filter(is_strange) {
-                refuse(&path, "features", name, "must be one of [features]");
-            }
         }
         let Some(tier) = key.tier.as_ref().filter(|_| !settings.tiers.is_empty()) else { continue };
         if !report.is_sound(&key_path("tiers", tier.as_str())) {

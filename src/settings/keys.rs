@@ -126,12 +126,6 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>, folder: &Path) -
         acting: if reader.truth("may_act_for", false) { Acting::ForOthers } else { Acting::ForItself },
         name,
     };
-    if let (Some(feature), Some(features)) = (&key.feature, &key.features)
-        && !features.contains(feature)
-        && reader.is_sound("features")
-    {
-        reader.refuse("feature", "is not among `features`");
-    }
     reader.finish(&[]);
     Some(key)
 }

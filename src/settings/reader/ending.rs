@@ -76,7 +76,7 @@ impl Reader<'_, '_> {
     /// What was given, and not noted by whoever read it, is noted as it stands: no value in force is kept from anybody.
     fn explain_rest(&mut self) {
         let known = std::mem::take(&mut self.known);
-        for key in &known {
+        for key in known.iter().copied() {
             let path = key_path(&self.path, key);
             if let Some(node) = self.table.get(key).filter(|node| node.as_table().is_none())
                 && !self.report.is_explained(&path)
