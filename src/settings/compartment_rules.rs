@@ -168,6 +168,8 @@ fn check_keys_of(
         }
         let Some(tenant) = &key.tenant else { continue };
         match settings.tenants.iter().find(|known| known.name == *tenant) {
+            // One that is of no tier that is there is told where it stands.
+            Some(known) if !settings.tiers.iter().any(|tier| tier.name == known.tier) => {}
             Some(known) if known.tier != *tier => {
                 refuse(&path, "tier", tier, &format!("tenant {tenant} is of tier {} elsewhere", known.tier));
             }
