@@ -26,9 +26,11 @@ use watertight::{
         chance::Chance,
         compartment::settings::{CompartmentSettings, FeatureSettings, KeptShare, Rates, TenantSettings, TierSettings},
         verdict::{Keyed, Verdict, judge},
+        volume::{CALLS_PER_HOUR_MAX, VolumeSettings},
     },
     runtime::{
         call::CallContext,
+        callers::CallerSettings,
         engine::Runtime,
         handle::AgentHandle,
         ports::{Clock, TokioClock},
@@ -148,15 +150,18 @@ fn decisions(criterion: &mut Criterion, handle: &AgentHandle) {
 /// Tenants that are known, and those of them that call.
 const TENANTS_KNOWN: usize = 100_000;
 const TENANTS_ACTIVE: usize = 1_000;
+/// More than any bench makes.
+const REQUESTS_PER_MINUTE: u32 = 4_000_000_000;
 
-/// The same with everything on: five counts, a line configured, token budgets, a hundred thousand known tenants of whom a thousand call in
-/// turn. What these tenants take in memory is printed.
+/// The same with everything on: five counts, a line configured, token budgets, requests a minute, a volume guard, a hundred thousand known
+/// tenants of whom a thousand call in turn. What these tenants take in memory is printed.
 fn compartments(criterion: &mut Criterion, tokio: &tokio::runtime::Runtime) {
     let resident = || kit::resident_mib().unwrap_or_default();
     let before = resident();
     let settings = everything();
     let settings_kept = resident() - before;
-    let builder = kit::builder().compartments(settings).agent(kit::agent("good", kit::PLENTY), Arc::new(kit::Nothing));
+    let builder = kit::builder().compartments(settings).callers(guarded());
+    let builder = builder.agent(kit::agent("good", kit::PLENTY), Arc::new(kit::Nothing));
     let before = resident();
     let runtime = tokio.block_on(builder.start()).unwrap();
     let known = resident() - before;
@@ -209,9 +214,19 @@ fn context_of(number: usize) -> CallContext {
     }
 }
 
-/// Two features and three tiers, each with slots, a line and a token budget; classes with reserved shares; every tenant known by name.
+/// Each caller has a volume guard.
+fn guarded() -> CallerSettings {
+    CallerSettings { volume: Some(VolumeSettings::of_calls(CALLS_PER_HOUR_MAX)), ..CallerSettings::default() }
+}
+
+/// Two features and three tiers, each with slots, a line, a token budget and requests a minute; classes with reserved shares; every tenant
+/// known by name.
 fn everything() -> CompartmentSettings {
-    let rates = Rates { tokens_per_minute: Some(u64::MAX / 4), ..Rates::default() };
+    let rates = Rates {
+        tokens_per_minute: Some(u64::MAX / 4),
+        requests_per_minute: Some(REQUESTS_PER_MINUTE),
+        ..Rates::default()
+    };
     let feature = |name: &str, ratio| FeatureSettings {
         slots: Some(kit::PLENTY),
         rates,

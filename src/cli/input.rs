@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::exit::Stop;
 use crate::{
+    model::exact_numbers::first_changed,
     settings::general::{Limits, PlaceSharing},
     workflow::{
         checked::Workflow,
@@ -254,7 +255,12 @@ fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {
 }
 
 fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
-    serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))
+    let value =
+        serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))?;
+    match first_changed(text) {
+        None => Ok(value),
+        Some(changed) => Err(Stop::Usage(format!("{place}: {changed}"))),
+    }
 }
 
 #[cfg(test)]

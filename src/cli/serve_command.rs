@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -52,7 +52,7 @@ use crate::{
             dead_letters::restore_letters,
         },
         router::router,
-        state::{AppState, Door, Ending, Running, Service},
+        state::{AppState, Coming, Door, Ending, Running, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
     transport::webhook::Webhook,
@@ -253,12 +253,17 @@ async fn asked(offer: Option<&Handover>) {
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
 async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
     let Starting { project, settings, log, state, address, webhook } = *starting;
-    let opened = journal_settings(settings, &project.folder);
+    let opened = JournalSettings {
+        address: Some(format!("http://{}", reached_at(address))),
+        ..journal_settings(settings, &project.folder)
+    };
     let shown = opened.path.display().to_string();
     let wait = settings.serve.handover_wait;
     if let Some(farewell) = farewell {
+        state.door.comes_from_predecessor(Coming::Soon);
         say("watertight: a predecessor hands over");
         if !farewell.released(wait, state.door.wanted()).await {
+            state.door.comes_from_predecessor(Coming::NotSaid);
             say("watertight: the predecessor still holds the journal");
         }
     }
@@ -269,8 +274,10 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
     let around = |agent: &_, backend| giver.around(agent, backend);
     let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
-    let mut builder =
-        builder.clock(Arc::new(TokioClock::since_unix_epoch())).journal(Arc::clone(&journal) as Arc<dyn Journal>);
+    let mut builder = builder
+        .clock(Arc::new(TokioClock::since_unix_epoch()))
+        .journal(Arc::clone(&journal) as Arc<dyn Journal>)
+        .run_outputs_bytes_max(settings.serve.runs_outputs_bytes_max);
     if let Some(captures) = storage::captures(settings, &journal)? {
         builder = builder.captures(captures);
     }
@@ -297,17 +304,34 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     Ok(running)
 }
 
+/// Where a service that listens there is reached from this machine.
+fn reached_at(listening: SocketAddr) -> SocketAddr {
+    let ip = match listening.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listening.port())
+}
+
 /// Opens the journal once whoever holds it lets it go, within `wait`.
 async fn open_journal(
     settings: JournalSettings,
     wait: Duration,
 ) -> Result<Result<Arc<SqliteJournal>, JournalError>, Stop> {
     let until = Instant::now() + wait;
+    let mut is_told = false;
     loop {
         let settings = settings.clone();
         let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, LOCK_LOOK.min(wait)));
         match opening.await.map_err(Stop::usage)? {
-            Err(JournalError::Held(_)) if Instant::now() < until => {}
+            Err(error @ JournalError::Held(_)) if Instant::now() < until => {
+                if !is_told {
+                    let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64();
+                    say(&format!("watertight: {error}; waiting for it for {seconds:.0} s more (serve.handover_wait)"));
+                }
+                is_told = true;
+            }
             opened => return Ok(opened),
         }
     }

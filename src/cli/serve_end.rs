@@ -12,11 +12,6 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// So long before grace is over those who still wait are told that there is no answer; a quarter of a shorter grace.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Once somebody waits for the journal at a successor's, steps under way have no longer than this: it makes them again, with the same
-/// idempotency key, and nobody who asks it is to stand still for somebody else's step. Those with `effects = "once"` have all of grace:
-/// nobody may make them again.
-const STEPS_FOR_SUCCESSOR: Duration = Duration::from_secs(1);
-
 /// For whom.
 pub(super) enum Leaving {
     /// Told to stop.
@@ -52,7 +47,8 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
                 // Whoever waits at the successor's waits no longer than that.
                 Leaving::To(_) => last_words.min(state.settings.handover_wait / 2),
             };
-            running.runtime.leave_runs(patience, wanted(&leaving)).await;
+            let of_steps = state.settings.handover_steps_wait;
+            running.runtime.leave_runs(patience, wanted(&leaving, of_steps)).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {
@@ -67,11 +63,13 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
     }
 }
 
-/// Waits until steps that can be made again are to be left to a successor.
-async fn wanted(leaving: &Leaving) {
+/// Waits until steps that can be made again are to be left to a successor: so long after somebody began to wait for the journal there.
+/// It makes them again, with the same idempotency key, and nobody who asks it is to stand still for long for somebody else's step. Those
+/// with `effects = "once"` have all of grace: nobody may make them again.
+async fn wanted(leaving: &Leaving, of_steps: Duration) {
     let Leaving::To(Some(handover)) = leaving else { return std::future::pending().await };
     handover.wanted().await;
-    tokio::time::sleep(STEPS_FOR_SUCCESSOR).await;
+    tokio::time::sleep(of_steps).await;
 }
 
 /// Lets nobody go without an answer who waits for one when grace ends. Never returns.

@@ -8,6 +8,7 @@ use super::{
     number::{find_name, run_id_of, run_key, to_sql},
     pack::{pack, unpack},
     query::TenantScope,
+    row_cursor::{List, RowCursor},
     work::{Kept, Within},
 };
 use crate::runtime::journal::{DeadLetter, JournalError};
@@ -16,15 +17,14 @@ use crate::runtime::journal::{DeadLetter, JournalError};
 pub const LETTERS_MAX: usize = 1_000;
 
 impl SqliteJournal {
-    /// The newest letters of a scope, at most `max`, older than the one with the id `before`.
+    /// The newest letters of a scope, at most `max`, from where the page before ended; and where the next ones begin.
     pub async fn dead_letters(
         &self,
         scope: TenantScope,
-        before: Option<&str>,
+        before: Option<RowCursor>,
         max: usize,
-    ) -> Result<Vec<DeadLetter>, JournalError> {
-        let before = before.map(ToOwned::to_owned);
-        self.ask(move |connection| list(connection, &scope, before.as_deref(), max.min(LETTERS_MAX))).await
+    ) -> Result<(Vec<DeadLetter>, Option<RowCursor>), JournalError> {
+        self.ask(move |connection| list(connection, &scope, before, max.min(LETTERS_MAX))).await
     }
 
     /// A letter; `None` if there is none in this scope.
@@ -93,27 +93,25 @@ fn find(connection: &Connection, scope: &TenantScope, id: &str) -> Result<Option
 fn list(
     connection: &Connection,
     scope: &TenantScope,
-    before: Option<&str>,
+    before: Option<RowCursor>,
     max: usize,
-) -> Result<Vec<DeadLetter>, Fault> {
-    let row_of = |id: &str| -> Result<Option<i64>, Fault> {
-        let mut statement = connection.prepare_cached("SELECT letter FROM dead_letter WHERE id = ?1")?;
-        Ok(statement.query_row([id], |row| row.get(0)).optional()?)
-    };
-    let before = before.map(row_of).transpose()?.flatten().unwrap_or(i64::MAX);
+) -> Result<(Vec<DeadLetter>, Option<RowCursor>), Fault> {
     let (condition, tenant) = match scope {
         TenantScope::All => ("?2 IS NOT NULL", 0),
         TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
             Some(tenant) => ("tenant = ?2", tenant),
-            None => return Ok(Vec::new()),
+            None => return Ok((Vec::new(), None)),
         },
     };
-    let sql = format!("SELECT body FROM dead_letter WHERE letter < ?1 AND {condition} ORDER BY letter DESC LIMIT ?3");
+    let sql =
+        format!("SELECT body, letter FROM dead_letter WHERE letter < ?1 AND {condition} ORDER BY letter DESC LIMIT ?3");
     let mut statement = connection.prepare_cached(&sql)?;
-    let mut rows = statement.query((before, tenant, to_sql(max as u64)))?;
-    let mut letters = Vec::new();
+    let mut rows = statement.query((RowCursor::row_before(before), tenant, to_sql(max as u64)))?;
+    let (mut letters, mut last) = (Vec::new(), None);
     while let Some(row) = rows.next()? {
         letters.push(serde_json::from_slice(&unpack(&row.get::<_, Vec<u8>>(0)?)?)?);
+        last = Some(RowCursor::after(List::DeadLetters, row.get(1)?));
     }
-    Ok(letters)
+    let next = last.filter(|_| letters.len() >= max);
+    Ok((letters, next))
 }

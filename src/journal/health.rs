@@ -32,6 +32,8 @@ pub struct JournalHealth {
     pub waiting_bytes: usize,
     /// Entries that could never be written and were dropped; nobody was told that they are durable.
     pub dropped: u64,
+    /// So near to `size_max` that new runs are refused; those under way go on.
+    pub is_nearly_full: bool,
     /// Captures and ledger lines that were left out because too much waited.
     pub left_out: u64,
 }
@@ -41,6 +43,7 @@ pub struct JournalHealth {
 pub(super) struct Vitals {
     failing: Mutex<Option<(u64, JournalError)>>,
     pub(super) is_closed: AtomicBool,
+    pub(super) is_nearly_full: AtomicBool,
     pub(super) waiting_bytes: AtomicUsize,
     pub(super) dropped: AtomicU64,
     pub(super) left_out: AtomicU64,
@@ -82,6 +85,7 @@ impl Vitals {
         JournalHealth {
             health,
             waiting_bytes: self.waiting_bytes.load(Ordering::Relaxed),
+            is_nearly_full: self.is_nearly_full.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
             left_out: self.left_out.load(Ordering::Relaxed),
         }

@@ -1,6 +1,7 @@
 //! The journal in `SQLite` as the rest of the program holds it: the port of the runtime, and what operators and the service ask beyond it.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
@@ -16,7 +17,7 @@ use super::{
     give_up::give_up,
     health::{JournalHealth, Vitals},
     ledger::{Ledger, UsageLog},
-    lock::{OwnerLock, SignOfLife, true_path},
+    lock::{self, OwnerLock, SignOfLife, true_path},
     number::{find_name, run_key},
     pack::pack,
     query::{self, RunFilter, RunHead, RunPage, TenantScope},
@@ -74,7 +75,7 @@ impl SqliteJournal {
         let files = std::path::absolute(&settings.files)
             .map_err(|error| JournalError::Failed(format!("{}: {error}", settings.files.display())))?;
         let settings = JournalSettings { path: true_path(&settings.path)?, files, ..settings };
-        let lock = OwnerLock::take(&settings.path, settings.lock_wait)?;
+        let lock = OwnerLock::take(&settings.path, settings.lock_wait, settings.address.as_deref())?;
         let sign = lock.sign();
         let connection = open_writer(&settings)?;
         let vitals = Arc::new(Vitals::default());
@@ -88,6 +89,11 @@ impl SqliteJournal {
             .map_err(|error| JournalError::Failed(format!("no thread to write with: {error}")))?;
         let (queue, deferred_turn) = (Mutex::new(queue), Arc::default());
         Ok(Arc::new(Self { queue, readers, vitals, ledger, settings, sign, deferred_turn }))
+    }
+
+    /// Where whoever holds the journal at `path` is reached, as far as it says. Blocks for a moment.
+    pub fn holder_address(path: &Path) -> Option<String> {
+        lock::holder_address(path)
     }
 
     /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.
@@ -107,6 +113,11 @@ impl SqliteJournal {
     /// How it is.
     pub fn health(&self) -> JournalHealth {
         self.vitals.health()
+    }
+
+    /// Why it cannot write now, in words; `None` while it can.
+    pub fn refuses(&self) -> Option<String> {
+        self.vitals.error().map(|error| error.to_string())
     }
 
     /// What it was opened with.

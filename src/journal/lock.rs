@@ -16,6 +16,8 @@ use crate::runtime::journal::JournalError;
 
 /// How often a lock that another process holds is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(20);
+/// What stands before the owner's address in its record.
+const ADDRESS: &str = " address ";
 /// Of the owner's record so many bytes are read.
 const OWNER_BYTES_MAX: u64 = 200;
 
@@ -81,8 +83,8 @@ impl OwnerLock {
         self.sign.clone()
     }
 
-    /// Takes the lock of the journal at `journal`, waiting at most `wait` for whoever holds it. Blocks.
-    pub(super) fn take(journal: &Path, wait: Duration) -> Result<Self, JournalError> {
+    /// Takes the lock of the journal at `journal`, waiting at most `wait` for whoever holds it; its holder is reached at `address`. Blocks.
+    pub(super) fn take(journal: &Path, wait: Duration, address: Option<&str>) -> Result<Self, JournalError> {
         let path = lock_path(journal);
         let failed = |error: std::io::Error| JournalError::Failed(format!("{}: {error}", path.display()));
         // Not truncated: until the lock is ours, what stands there is the owner's.
@@ -99,13 +101,22 @@ impl OwnerLock {
         }
         let changed = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let changed = changed.filter(|_| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
-        let record = format!("pid {} started_ms {}\n", std::process::id(), system_ms());
+        let reached = address.map(|address| format!("{ADDRESS}{address}")).unwrap_or_default();
+        let record = format!("pid {} started_ms {}{reached}\n", std::process::id(), system_ms());
         file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
         file.write_all(record.as_bytes()).map_err(failed)?;
         let before_ms = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
         let before_ms = before_ms.and_then(|since| u64::try_from(since.as_millis()).ok());
         Ok(Self { file, sign: SignOfLife { path, before_ms } })
     }
+}
+
+/// The address of whoever holds the journal at `journal`, as far as the lock's file tells. Blocks for a moment.
+pub(super) fn holder_address(journal: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(lock_path(journal)).ok()?.take(OWNER_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let (_, address) = text.trim().split_once(ADDRESS)?;
+    (!address.is_empty()).then(|| address.to_owned())
 }
 
 /// Who holds the lock, as far as the file tells.
@@ -132,14 +143,29 @@ mod tests {
     fn the_next_owner_is_told_when_the_last_one_was_alive() {
         let folder = tempfile::tempdir().unwrap();
         let journal = folder.path().join("journal.db");
-        let first = OwnerLock::take(&journal, Duration::ZERO).unwrap();
+        let first = OwnerLock::take(&journal, Duration::ZERO, None).unwrap();
         assert_eq!(first.sign().before_ms(), None, "nobody was there");
         let before = system_ms();
         first.sign().note().unwrap();
         drop(first);
-        let told = OwnerLock::take(&journal, Duration::ZERO).unwrap().sign().before_ms().unwrap();
+        let told = OwnerLock::take(&journal, Duration::ZERO, None).unwrap().sign().before_ms().unwrap();
         // File systems tell times coarsely.
         assert!(told + 2_000 >= before && told <= system_ms() + 2_000, "{told} {before}");
+    }
+
+    #[test]
+    fn whoever_finds_it_held_is_told_by_whom_and_where() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("journal.db");
+        assert_eq!(holder_address(&journal), None);
+        for (address, want) in [(None, None), (Some("http://127.0.0.1:7800"), Some("http://127.0.0.1:7800"))] {
+            let _held = OwnerLock::take(&journal, Duration::ZERO, address).unwrap();
+            let Err(JournalError::Held(told)) = OwnerLock::take(&journal, Duration::ZERO, None) else {
+                panic!("twice")
+            };
+            assert!(told.contains(&format!("pid {}", std::process::id())), "{told}");
+            assert_eq!((holder_address(&journal).as_deref(), told.contains("address http")), (want, want.is_some()));
+        }
     }
 
     #[test]
@@ -148,12 +174,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (journal, link) = (folder.path().join("journal.db"), folder.path().join("elsewhere.db"));
         // Before there is a journal its name is all that there is.
-        drop(OwnerLock::take(&journal, Duration::ZERO).unwrap());
+        drop(OwnerLock::take(&journal, Duration::ZERO, None).unwrap());
         std::fs::write(&journal, b"").unwrap();
         std::os::unix::fs::symlink(&journal, &link).unwrap();
-        let held = OwnerLock::take(&journal, Duration::ZERO).unwrap();
-        assert!(matches!(OwnerLock::take(&link, Duration::ZERO), Err(JournalError::Held(_))));
+        let held = OwnerLock::take(&journal, Duration::ZERO, None).unwrap();
+        assert!(matches!(OwnerLock::take(&link, Duration::ZERO, None), Err(JournalError::Held(_))));
         drop(held);
-        assert!(OwnerLock::take(&link, Duration::ZERO).is_ok());
+        assert!(OwnerLock::take(&link, Duration::ZERO, None).is_ok());
     }
 }

@@ -33,6 +33,7 @@ pub mod files;
 pub mod ledger;
 pub mod operator_modes;
 pub mod query;
+pub mod row_cursor;
 pub mod usage;
 
 mod maintenance;

@@ -68,6 +68,8 @@ pub struct JournalSettings {
     pub idempotency_keep: Duration,
     /// How long to wait for another process to let go of the journal.
     pub lock_wait: Duration,
+    /// Where whoever opens it is reached, for whoever finds it held; `None` = nowhere.
+    pub address: Option<String>,
     /// Threads that answer queries while the writer is busy.
     pub readers: usize,
     /// The time.
@@ -86,6 +88,7 @@ impl JournalSettings {
             retention: Retention::default(),
             idempotency_keep: Duration::from_secs(24 * 3_600),
             lock_wait: Duration::ZERO,
+            address: None,
             readers: 2,
             now_ms: Arc::new(system_ms),
         }

@@ -242,6 +242,7 @@ impl Writer {
     ) -> Result<(), Fault> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
         let is_nearly_full = self.is_nearly_full()?;
+        self.vitals.is_nearly_full.store(is_nearly_full, Ordering::Relaxed);
         let now_ms = (self.settings.now_ms)();
         let (connection, names) = (&self.connection, &mut self.names);
         let mut within = Within { connection, names, now_ms, is_nearly_full, unowned };
@@ -310,6 +311,9 @@ impl Writer {
         match act() {
             Ok(is_done) => {
                 self.disk.remove(&unowned);
+                if let Ok(is_nearly_full) = self.is_nearly_full() {
+                    self.vitals.is_nearly_full.store(is_nearly_full, Ordering::Relaxed);
+                }
                 self.maintenance.did(is_done);
             }
             Err(fault) => {

@@ -8,6 +8,7 @@ pub mod duration;
 pub mod ended;
 pub mod envelope;
 pub mod event;
+pub mod exact_numbers;
 pub mod facts;
 pub mod hex;
 pub mod language;

@@ -385,12 +385,14 @@ impl Bulkhead {
             return Duration::from_secs_f64(most * spread);
         }
         let count = f64::from(self.in_flight);
-        // Whole numbers to the end: where moments are Unix times, a float could not tell two of them apart.
+        // Whole numbers to the end: where moments are Unix times, a float could not tell two of them apart. The sum of all ages is bounded by
+        // 584 years, so that the last step is one instruction and no call.
         let age_sum = (u128::from(now.nanoseconds()) * u128::from(self.in_flight)).saturating_sub(self.started_sum);
-        let age_mean = age_sum as f64 / count / 1e9;
+        let age_mean = u64::try_from(age_sum).unwrap_or(u64::MAX) as f64 / (count * 1e9);
         let hold_mean = self.hold_mean.unwrap_or(age_mean * 2.0);
         let estimate = (hold_mean - age_mean).max(hold_mean / count);
-        Duration::from_secs_f64(estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread)
+        // At most 10 s, so nothing of it is cut off.
+        Duration::from_nanos((estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread * 1e9) as u64)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, fmt};
 
-use crate::model::clock::Timestamp;
+use crate::model::{clock::Timestamp, name::NameHasher};
 
 /// The most callers that are remembered at once.
 pub const CALLERS_MAX: usize = 100_000;
@@ -90,8 +90,8 @@ pub enum Standing {
 /// Bounded, by name.
 #[derive(Debug, Clone)]
 pub struct Crowd<T> {
-    keys: HashMap<Box<str>, Member<T>>,
-    tenants: HashMap<Box<str>, Member<T>>,
+    keys: HashMap<Box<str>, Member<T>, NameHasher>,
+    tenants: HashMap<Box<str>, Member<T>, NameHasher>,
     local: Option<Member<T>>,
     most: usize,
 }
@@ -105,7 +105,7 @@ struct Member<T> {
 impl<T> Crowd<T> {
     /// At most `most` keys and tenants together, at least one.
     pub fn of_at_most(most: usize) -> Self {
-        Self { keys: HashMap::new(), tenants: HashMap::new(), local: None, most: most.max(1) }
+        Self { keys: HashMap::default(), tenants: HashMap::default(), local: None, most: most.max(1) }
     }
 
     /// How many there are.
@@ -128,6 +128,17 @@ impl<T> Crowd<T> {
         member.map(|member| &member.state)
     }
 
+    /// What is kept of `who`, who calls at `now`, if anything.
+    pub fn seen(&mut self, who: CallerName<'_>, now: Timestamp) -> Option<&T> {
+        let member = match who.kind {
+            CallerKind::Key => self.keys.get_mut(who.name),
+            CallerKind::Tenant => self.tenants.get_mut(who.name),
+            CallerKind::Local => self.local.as_mut(),
+        }?;
+        member.seen = member.seen.max(now);
+        Some(&member.state)
+    }
+
     /// What is kept of `who`, who calls at `now`; made by `make` where it is the first time. `standing` is asked only when there are
     /// too many.
     pub fn enter(
@@ -140,14 +151,8 @@ impl<T> Crowd<T> {
     where
         T: Clone,
     {
-        let known = match who.kind {
-            CallerKind::Key => self.keys.get_mut(who.name),
-            CallerKind::Tenant => self.tenants.get_mut(who.name),
-            CallerKind::Local => self.local.as_mut(),
-        };
-        if let Some(member) = known {
-            member.seen = member.seen.max(now);
-            return member.state.clone();
+        if let Some(state) = self.seen(who, now) {
+            return state.clone();
         }
         if self.len() >= self.most {
             self.make_room(standing);

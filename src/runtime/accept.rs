@@ -275,6 +275,7 @@ impl Runtime {
             context: context_of(&accepted.owner),
             owner: accepted.owner.clone(),
             prompts: prompts.map(|(agent, prompt)| (agent.clone(), prompt.as_str().into())).collect(),
+            room: self.shared.run_room.share(accepted.number, accepted.owner.tenant.as_deref()),
         };
         Arc::new(RunCell::new(facts, self.shared.aborting_runs.child_token(), plan, log, first))
     }

@@ -64,12 +64,17 @@ pub(crate) fn make_providers(
     for settings in settings {
         let name = &settings.name;
         let members = members_of(name, targets);
-        let here = targets.iter().filter(|target| target.settings.provider == *name);
-        let longest = here.map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
+        let here = || targets.iter().filter(|target| target.settings.provider == *name);
+        let longest = here().map(|target| attempt_bound(&target.settings, &*target.backend)).max().unwrap_or_default();
         let breaker = with_trial_bound(&settings.breaker, longest);
+        let stands_at = here().find_map(|target| target.backend.stands_at());
+        let known_at = before.provider(name).and_then(|known| known.stands_at.clone());
+        let place = Place::of(known_at.as_ref(), stands_at.as_ref());
         let mut add = |guard_name: String, scope| {
             let kept = book.find_ever(&guard_name);
-            add_breaker(book, name, (guard_name, kept), breaker.clone(), scope, (chance, before.now))
+            // Whose key it is does not change with the server that takes it.
+            let place = if scope == Scope::Key { Place::AsBefore } else { place };
+            add_breaker(book, name, (guard_name, kept, place), breaker.clone(), scope, (chance, before.now))
         };
         // A lone agent's target stands for its provider; but what was shared once may be open now.
         let is_shared = members.len() > 1 || before.provider(name).is_some_and(|known| known.guard.is_some());
@@ -98,6 +103,7 @@ pub(crate) fn make_providers(
             key_guard: key_guard.transpose()?,
             retry_budget: before.provider_budget(name, &retry),
             members: places,
+            stands_at: stands_at.or(known_at),
         };
         if providers.insert(name.clone(), Arc::new(core)).is_some() {
             return Err(StartError::Twice(name.clone()));
@@ -177,6 +183,7 @@ pub(crate) fn make_agents(
 ) -> Result<Made, StartError> {
     let places = before.places(targets.iter().map(|parts| (&parts.settings.name, target_name(&parts.settings))));
     let place_of = |position: usize| places.get(position).copied().unwrap_or(usize::MAX);
+    begin_models(loaded, &targets, providers);
     let mut further = further_by_first(&targets);
     let mut agents: Vec<Arc<AgentCore>> = Vec::new();
     let mut models = before.models();
@@ -188,20 +195,19 @@ pub(crate) fn make_agents(
         let target: Arc<str> = target_name(&settings).into();
         let guard_name = further_of.map_or_else(|| format!("agent:{name}"), |_| format!("agent:{name}:{target}"));
         let kept = before.target(place_of(position));
-        let guard_name = (guard_name, kept.map(|core| core.guard.id));
+        let (stands_at, place) = place_of_target(kept, &*backend);
+        let guard_name = (guard_name, kept.map(|core| core.guard.id), place);
         let guard = add_target(book, guard_name, (&settings, &*backend), &provider, (chance, before.now))?;
         let member = provider.members.iter().position(|member| *member == name);
-        let model = (settings.provider.clone(), settings.model.clone());
-        let model = place_in(&mut models, model);
-        // proof of no loss: settings bound agents and targets, so no more models than that.
+        let model = place_in(&mut models, (settings.provider.clone(), settings.model.clone()));
+        // proof of no loss: settings bound agents and targets, so no more models than that; and no agent has the number of nobody.
         let small = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
         let first = further_of.and_then(|first| agents.get(first));
         let common = match first {
             Some(first) => Arc::clone(&first.common),
             None => common_of(&settings, &guard.name, small(place_of(position)), compartments, before),
         };
-        // proof of no loss: settings bound agents below this.
-        let member = member.map_or(NO_MEMBER, |member| u16::try_from(member).unwrap_or(NO_MEMBER));
+        let member = member.map_or(NO_MEMBER, small);
         agents.push(Arc::new(AgentCore {
             index: place_of(position),
             member,
@@ -219,12 +225,28 @@ pub(crate) fn make_agents(
             presence: kept.map_or_else(|| Arc::new(Presence::default()), |core| Arc::clone(&core.presence)),
             superseded: AtomicBool::new(false),
             model: loaded.of(&settings, &provider.settings, &*backend),
+            stands_at,
             provider,
             backend,
             settings,
         }));
     }
     Ok(Made { agents, models })
+}
+
+/// Looks after the models of all targets.
+fn begin_models(loaded: &Models, targets: &[TargetParts], providers: &HashMap<Name, Arc<ProviderCore>>) {
+    loaded.begin(targets.iter().filter_map(|parts| {
+        let provider = providers.get(&parts.settings.provider)?;
+        Some((&parts.settings, &provider.settings, &*parts.backend))
+    }));
+}
+
+/// Where a target is, and whether it was somewhere else before.
+fn place_of_target(kept: Option<&Arc<AgentCore>>, backend: &dyn Backend) -> (Option<Arc<str>>, Place) {
+    let (before, now) = (kept.and_then(|core| core.stands_at.clone()), backend.stands_at());
+    let place = Place::of(before.as_ref(), now.as_ref());
+    (now.or(before), place)
 }
 
 /// What an agent's targets share: what they shared before, with its new settings, else something new.
@@ -285,7 +307,7 @@ fn further_by_first(targets: &[TargetParts]) -> HashMap<usize, Vec<usize>> {
 /// A target's breaker, below its provider's.
 fn add_target(
     book: &mut Book,
-    guard_name: (String, Option<BreakerId>),
+    guard_name: (String, Option<BreakerId>, Place),
     (settings, backend): (&AgentSettings, &dyn Backend),
     provider: &ProviderCore,
     by: (Chance, Timestamp),
@@ -312,11 +334,26 @@ fn check_agent(settings: &AgentSettings) -> Result<(), StartError> {
     }
 }
 
+/// Whether what a breaker guards is where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    AsBefore,
+    Another,
+}
+
+impl Place {
+    /// Only two places that are both known are known to be two.
+    fn of(before: Option<&Arc<str>>, now: Option<&Arc<str>>) -> Self {
+        let is_another = before.zip(now).is_some_and(|(before, now)| before != now);
+        if is_another { Self::Another } else { Self::AsBefore }
+    }
+}
+
 /// The breaker that is kept, with other settings, else a new one.
 fn add_breaker(
     book: &mut Book,
     owner: &Name,
-    (name, kept): (String, Option<BreakerId>),
+    (name, kept, place): (String, Option<BreakerId>, Place),
     settings: BreakerSettings,
     scope: Scope,
     (chance, now): (Chance, Timestamp),
@@ -325,6 +362,9 @@ fn add_breaker(
     if let Some(kept) = kept
         && let Some(guard) = book.renew(kept, name.clone(), settings.clone(), now).map_err(broken)?
     {
+        if place == Place::Another {
+            book.moved(kept, now);
+        }
         return Ok(guard);
     }
     let purpose = name.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));

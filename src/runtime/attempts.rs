@@ -222,7 +222,7 @@ impl Call {
         if let Some(started) = self.under_way.take() {
             let took = (started, self.shared.now());
             // ... nor what it used: it counts as it was reserved.
-            let lost = spending.and_then(|spending| spending.lose(took.1.since(started)));
+            let lost = spending.and_then(|spending| spending.lose(0, took.1.since(started)));
             if let Some(usage) = lost {
                 self.usage = Some(self.usage.unwrap_or_default().plus(usage));
             }

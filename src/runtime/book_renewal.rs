@@ -51,6 +51,14 @@ impl Book {
         Ok(Some(guard))
     }
 
+    /// What this breaker guards is another server from now on.
+    pub(crate) fn moved(&mut self, id: BreakerId, now: Timestamp) {
+        self.change(id, |breaker| {
+            breaker.begin_elsewhere(now);
+            Vec::new()
+        });
+    }
+
     /// Only these breakers guard something now, and these stand below others.
     pub(crate) fn show_only(&mut self, guards: &BTreeSet<BreakerId>, below: &[(BreakerId, BreakerId)]) {
         for (place, entry) in self.entries.iter_mut().enumerate() {

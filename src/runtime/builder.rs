@@ -28,6 +28,7 @@ use super::{
     pulse::Pulse,
     reload::before::Before,
     root::RootActor,
+    run_room::RunRoom,
     run_table::RunTable,
     settings::{AgentSettings, ProviderSettings, TargetSettings},
     spending::{SpendingSettings, TokenBook},
@@ -120,6 +121,7 @@ pub struct RuntimeBuilder {
     journal: Option<Arc<dyn Journal>>,
     captures: Option<Captures>,
     queue: Option<QueuePlace>,
+    run_outputs_bytes_max: Option<u64>,
 }
 
 /// Where calls that are put off are kept, and who is told of their end.
@@ -211,6 +213,14 @@ impl RuntimeBuilder {
         self.with(|parts| parts.run_caps(caps))
     }
 
+    /// About the memory, in bytes, that outputs of live runs may take: no run is accepted while they take more, and of those that are live
+    /// one at a time goes on. One run may take half. Not bounded without this.
+    #[must_use]
+    pub fn run_outputs_bytes_max(mut self, bytes: u64) -> Self {
+        self.run_outputs_bytes_max = Some(bytes);
+        self
+    }
+
     /// See [`Parts::callers`].
     #[must_use]
     pub fn callers(self, settings: CallerSettings) -> Self {
@@ -296,14 +306,16 @@ impl RuntimeBuilder {
         let firsts = agents.iter().filter(|agent| agent.is_first());
         let places = firsts.map(|agent| (agent.settings.name.clone(), agent.index)).collect();
         let deferred = queue_of(self.queue, &parts)?;
+        let known = state.directory.known_tenants();
         let aborting = CancellationToken::new();
         Ok(Arc::new(Shared {
             chance,
             table: ArcSwap::from_pointee(AgentTable { agents, places, providers, models }),
             run_caps: Mutex::new(parts.run_caps),
-            tokens: TokenBook::new(parts.spending, &parts.compartments, &parts.providers, clock.now()),
+            run_room: RunRoom::of(self.run_outputs_bytes_max),
+            tokens: TokenBook::new(parts.spending, (&parts.compartments, &known), &parts.providers, clock.now()),
             callers: Callers::new(parts.callers, Arc::clone(&clock), self.journal.clone()),
-            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &clock)),
+            rate_book: ArcSwap::from_pointee(RateBook::default().renewed(&parts.compartments, &known, &clock)),
             overload: Overload::new(parts.compartments.shedding.clone(), chance, Arc::clone(&clock)),
             limits: broadcast::channel(LIMIT_EVENTS_MAX).0,
             compartments: Compartments::of(state),

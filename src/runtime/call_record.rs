@@ -13,7 +13,7 @@ use crate::model::{
     clock::Timestamp,
     envelope::Envelope,
     facts::Ending,
-    reply::AttemptFailure,
+    reply::{AttemptFailure, Usage},
     run::AttemptRecord,
 };
 
@@ -88,13 +88,15 @@ pub(crate) fn logged_call(
     }
 }
 
-/// Work that was done outside under our guards, once it is over. Nobody told what it used.
+/// Work that was done outside under our guards, once it is over.
 pub(crate) struct OutsideWork<'a> {
     pub(crate) started: Timestamp,
     /// Without the time in which its caller did not take what was there.
     pub(crate) took: Duration,
     /// The status that it answered with, if it speaks HTTP.
     pub(crate) status: Option<u16>,
+    /// What it used, by its own word or as it was reserved.
+    pub(crate) usage: Option<Usage>,
     pub(crate) ending: &'a Ending,
 }
 
@@ -111,6 +113,9 @@ pub(crate) fn logged_work(shared: &Shared, agent: &AgentCore, work: &OutsideWork
         duration_ms: u64::try_from(work.took.as_millis()).unwrap_or(u64::MAX),
         status,
         cancelled: matches!(work.ending, Ending::Cancelled { .. }).then_some(true),
+        tokens: work.usage.map(|usage| usage.prompt_tokens.saturating_add(usage.output_tokens)),
+        usage: work.usage,
+        cost: work.usage.and_then(|usage| usage.cost),
         call_id: Some(uuid::Uuid::now_v7().to_string()),
         ..common(shared, agent, work.started, envelope.as_ref(), caller)
     }

@@ -11,7 +11,7 @@ use super::{
     journal::{Journal, JournalError, ShutCaller},
     metric,
     ports::Clock,
-    rates::{Rate, TooMany},
+    rates::Rate,
     sync::Mutex,
 };
 use crate::{
@@ -51,7 +51,8 @@ pub(crate) struct Callers {
 #[derive(Default)]
 pub(crate) struct CallerState {
     guard: Mutex<VolumeGuard>,
-    rate: Mutex<Option<Arc<Rate>>>,
+    /// Its requests a minute, and by which book it has them.
+    rate: Mutex<Option<(u64, Arc<Rate>)>>,
     /// Where it is written that the guard is shut. Taken after the guard's lock.
     written: Mutex<Option<Written>>,
 }
@@ -63,6 +64,11 @@ struct Written {
 }
 
 impl CallerState {
+    /// Its requests a minute, if the book of this number gave it them.
+    pub(crate) fn rate(&self, book: u64) -> Option<Arc<Rate>> {
+        lock(&self.rate).as_ref().filter(|(of, _)| *of == book).map(|(_, rate)| Arc::clone(rate))
+    }
+
     /// The guard is open: nothing is written of it any more.
     fn forget(&self) {
         if let Some(Written { journal, name }) = lock(&self.written).take() {
@@ -100,34 +106,43 @@ impl Callers {
         self.settings.store(Arc::new(settings));
     }
 
-    /// Takes one of a caller's requests a minute.
-    pub(crate) fn request(
+    /// What is kept of this caller, if it has called before; it is seen now.
+    pub(crate) fn seen(&self, who: CallerName<'_>, now: Timestamp) -> Option<Arc<CallerState>> {
+        lock(&self.crowd).seen(who, now).map(Arc::clone)
+    }
+
+    /// Gives a caller a limit of requests a minute, by the book of this number.
+    pub(crate) fn limit(
         &self,
         who: CallerName<'_>,
-        per_minute: NonZeroU32,
+        (book, per_minute): (u64, NonZeroU32),
         now: Timestamp,
-    ) -> Result<Arc<Rate>, TooMany> {
+    ) -> (Arc<CallerState>, Arc<Rate>) {
         let state = self.enter(who, now);
         let rate = {
             let mut known = lock(&state.rate);
             let new = || Arc::new(Rate::new(Arc::from("caller"), per_minute, Arc::clone(&self.clock)));
-            let rate = known.get_or_insert_with(new);
+            let rate = known.take().map_or_else(new, |(_, rate)| rate);
             rate.change_limit(per_minute);
-            Arc::clone(rate)
+            *known = Some((book, Arc::clone(&rate)));
+            rate
         };
-        rate.take().map(|()| rate)
+        (state, rate)
     }
 
-    /// Counts a call of a caller, or refuses it; `None` where there is no guard.
+    /// Counts a call of a caller in `counted`, or refuses it; nothing where there is no guard. `seen` is what is kept of its tenant, where
+    /// that was looked up before.
     pub(crate) fn admit(
         &self,
         (key, tenant): (Option<&str>, Option<&str>),
-        now: Timestamp,
-    ) -> Result<Option<Volume>, Shut> {
+        (seen, now): (Option<Arc<CallerState>>, Timestamp),
+        counted: &mut Option<Volume>,
+    ) -> Result<(), Shut> {
         let CallerSettings { volume, scope } = **self.settings.load();
-        let Some(settings) = volume else { return Ok(None) };
+        let Some(settings) = volume else { return Ok(()) };
         let who = CallerName::of(scope, key, tenant);
-        let state = self.enter(who, now);
+        let is_of_tenant = who == CallerName::of(CallerScope::Tenant, key, tenant);
+        let state = seen.filter(|_| is_of_tenant).unwrap_or_else(|| self.enter(who, now));
         let admitted = {
             let mut guard = lock(&state.guard);
             let admitted = guard.admit(&settings, now);
@@ -137,7 +152,10 @@ impl Callers {
             admitted
         };
         match admitted {
-            Ok(()) => Ok(Some(Volume { state, settings, at: now })),
+            Ok(()) => {
+                *counted = Some(Volume { state, settings, at: now });
+                Ok(())
+            }
             Err(shut) => {
                 if shut.is_first {
                     metric::count(metric::CALLERS_SHUT, Vec::new(), 1);
@@ -218,7 +236,7 @@ impl Callers {
     fn enter(&self, who: CallerName<'_>, now: Timestamp) -> Arc<CallerState> {
         let volume = self.settings.load().volume;
         let standing = |state: &Arc<CallerState>| {
-            let is_unused = lock(&state.rate).as_ref().is_none_or(|rate| rate.is_unused());
+            let is_unused = lock(&state.rate).as_ref().is_none_or(|(_, rate)| rate.is_unused());
             let mut guard = lock(&state.guard);
             match volume {
                 Some(_) if guard.is_shut() => Standing::Kept,

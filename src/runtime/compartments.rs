@@ -17,6 +17,7 @@ use super::{
     metric,
     orchestrator::OrchestratorMessage,
     run_cell::RunCell,
+    run_table::Turn,
     shielded::Shielded,
     sync::Mutex,
 };
@@ -26,6 +27,7 @@ use crate::{
         bulkhead::{Full, Member},
         compartment::{
             directory::{Directory, Names, Place, Stranger},
+            known_tenants::KnownTenants,
             line::{Bounds, LineFull, Order, Ticket},
             needs::{CountId, Needs, Seat},
             pool::{Granted, Joined, Pool},
@@ -58,8 +60,8 @@ pub(crate) struct State {
 pub(crate) enum Waiter {
     /// A caller, in its own task. It is served, or hears that a higher class took its place.
     Call(oneshot::Sender<Result<Served, LineFull>>),
-    /// A step of a run. It is asked for by the orchestrator.
-    Step(Arc<RunCell>, StepKey),
+    /// A step of a run, standing there for this time. It is asked for by the orchestrator.
+    Step(Arc<RunCell>, StepKey, Turn),
 }
 
 /// What one who waited is given: everything, on one of its ways.
@@ -120,7 +122,7 @@ impl std::fmt::Debug for Waiter {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Call(_) => formatter.write_str("Call"),
-            Self::Step(run, key) => formatter.debug_tuple("Step").field(&run.id).field(key).finish(),
+            Self::Step(run, key, _) => formatter.debug_tuple("Step").field(&run.id).field(key).finish(),
         }
     }
 }
@@ -239,6 +241,11 @@ impl Compartments {
         lock(&self.state).directory.gone_features().map(|name| Arc::from(name.as_str())).collect()
     }
 
+    /// Under which names tenants are counted: one table for slots, requests and tokens.
+    pub(crate) fn known_tenants(&self) -> Arc<KnownTenants> {
+        lock(&self.state).directory.known_tenants()
+    }
+
     /// What calls of this feature and tenant are counted under.
     pub(crate) fn counted(&self, feature: Option<&str>, tenant: Option<&str>) -> Counted {
         let state = lock(&self.state);
@@ -273,10 +280,11 @@ impl Compartments {
         let chance = shared.chance.fork(agent.index as u64);
         let mut state = lock(&self.state);
         let State { pool, directory, .. } = &mut *state;
-        let place = directory.place(pool, asking.who(), class).map_err(NoSeats::Stranger)?;
-        let needs = needs_of(agent, &place, class, part);
-        match pool.try_take(&needs, now, chance) {
-            Ok(needs) => {
+        let mut place = Place::default();
+        directory.find_place(pool, asking.who(), class, &mut place).map_err(NoSeats::Stranger)?;
+        let mut needs = needs_of(agent, &place, class, part);
+        match pool.try_fill(&mut needs, now, chance) {
+            Ok(()) => {
                 for seat in place.needs.iter() {
                     show_feature(&state, seat);
                 }
@@ -285,7 +293,9 @@ impl Compartments {
             }
             Err(lacks) => {
                 let reach = if Some(lacks.count) == agent.provider.count { Reach::Target } else { Reach::Call };
-                let place = (!place.max_wait.is_zero()).then(|| Box::new(place));
+                // Where there is no slot at all, none can come free.
+                let may_wait = !place.max_wait.is_zero() && pool.cap(lacks.count) > 0;
+                let place = may_wait.then(|| Box::new(place));
                 Err(NoSeats::Full { count: pool.name(lacks.count), full: lacks.full, reach, place })
             }
         }
@@ -315,7 +325,7 @@ impl Compartments {
         };
         let waiter = match who {
             Lining::Call { served, .. } => Waiter::Call(served),
-            Lining::Step { run, key, .. } => Waiter::Step(run, key),
+            Lining::Step { run, key, turn, .. } => Waiter::Step(run, key, turn),
         };
         let joined = pool.join(Order { class, since, number }, &line, ways, waiter, now).map_err(NoPlace::Full)?;
         Self::show_line(pool);
@@ -408,7 +418,7 @@ pub(crate) enum Lining {
     /// A caller that stands there since then, with a number that tells those of one moment apart; what it gets is sent there.
     Call { served: oneshot::Sender<Result<Served, LineFull>>, since: Timestamp, number: u64 },
     /// A step of a run.
-    Step { run: Arc<RunCell>, key: StepKey, line: Bounds },
+    Step { run: Arc<RunCell>, key: StepKey, turn: Turn, line: Bounds },
 }
 
 /// What became of it.
@@ -439,8 +449,8 @@ fn deliver(shared: &Arc<Shared>, granted: Granted<Waiter>) {
     let served = served(shared, &granted);
     match granted.who {
         Waiter::Call(caller) => drop(caller.send(Ok(served))),
-        Waiter::Step(run, key) => {
-            shared.orchestrator.cast(OrchestratorMessage::Served { run, key, served: Box::new(served) });
+        Waiter::Step(run, key, turn) => {
+            shared.orchestrator.cast(OrchestratorMessage::Served { run, key, turn, served: Box::new(served) });
         }
     }
 }

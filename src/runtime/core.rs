@@ -32,6 +32,7 @@ use super::{
     pulse::Pulse,
     rates::Rate,
     reload::gone::GoneGauge,
+    run_room::RunRoom,
     settings::{AgentSettings, ProviderSettings},
     shielded::{Shielded, shielded},
     spending::TokenBook,
@@ -82,6 +83,8 @@ pub(crate) struct ProviderCore {
     pub(crate) retry_budget: Arc<Mutex<RetryBudget>>,
     /// The agents that lean on it, those that once did included: their places do not change.
     pub(crate) members: Vec<Name>,
+    /// Where it is, if it is one place outside this program.
+    pub(crate) stands_at: Option<Arc<str>>,
 }
 
 /// What all targets of one agent share. It outlives a reload.
@@ -138,6 +141,8 @@ pub(crate) struct AgentCore {
     pub(crate) superseded: AtomicBool,
     /// Its model on its provider, if anybody looks after it being loaded; shared by all agents that use it.
     pub(crate) model: Option<Arc<ModelCore>>,
+    /// Where its work is done, if that is one place outside this program.
+    pub(crate) stands_at: Option<Arc<str>>,
 }
 
 impl AgentCore {
@@ -248,6 +253,8 @@ pub(crate) struct Shared {
     pub(crate) table: ArcSwap<AgentTable>,
     /// What each run may use in all; written by a reload.
     pub(crate) run_caps: Mutex<RunCaps>,
+    /// What the outputs of live runs take.
+    pub(crate) run_room: Arc<RunRoom>,
     /// Token budgets and prices.
     pub(crate) tokens: TokenBook,
     /// All slots, and who waits for them.

@@ -6,7 +6,7 @@ use std::{num::NonZeroU32, sync::Arc};
 
 use super::{
     call::CallContext,
-    callers::Volume,
+    callers::{CallerState, Volume},
     core::Shared,
     handle::AgentHandle,
     ports::Clock,
@@ -19,15 +19,16 @@ use crate::{
         name::{Name, NameMap},
     },
     policy::{
-        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+        compartment::{
+            known_tenants::KnownTenants,
+            settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
+        },
         crowd::{CallerName, CallerScope},
     },
 };
 
 /// Draws for refused requests are independent of every other use of chance.
 const CHANCE_OF_RATES: u64 = 0x7261_7465;
-/// The caller that tenants are who are counted together.
-const TENANT_OF_STRANGERS: &str = "other";
 
 /// The requests a minute that the configuration gives to features and tiers.
 #[derive(Default)]
@@ -36,21 +37,22 @@ pub(crate) struct RateBook {
     usual_feature: Option<Arc<Rate>>,
     /// Those that are not configured any more, until all their requests are free: they may come back before.
     resting: NameMap<Arc<Rate>>,
-    /// Of the tier of each known tenant.
-    tenants: NameMap<Option<NonZeroU32>>,
-    strangers: Option<(Strangers, NonZeroU32)>,
-}
-
-/// How tenants that are not known are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Strangers {
-    Together,
-    Each,
+    /// Under which names tenants are counted.
+    known: Arc<KnownTenants>,
+    /// Of each tier, by its place; empty where none is limited: then nobody is looked up.
+    tiers: Vec<Option<NonZeroU32>>,
+    /// Tells it from the books before it.
+    number: u64,
 }
 
 impl RateBook {
     /// That of other settings; features that were there go on where they stand, also where they went and come back.
-    pub(crate) fn renewed(&self, settings: &CompartmentSettings, clock: &Arc<dyn Clock>) -> Self {
+    pub(crate) fn renewed(
+        &self,
+        settings: &CompartmentSettings,
+        known: &Arc<KnownTenants>,
+        clock: &Arc<dyn Clock>,
+    ) -> Self {
         let rate_of = |feature: &FeatureSettings| {
             let per_minute = NonZeroU32::new(feature.rates.requests_per_minute?)?;
             let new = || Arc::new(Rate::new(format!("feature:{}", feature.name).into(), per_minute, Arc::clone(clock)));
@@ -67,20 +69,10 @@ impl RateBook {
             UnknownFeature::Is(name) => features.get(name).map(Arc::clone),
             UnknownFeature::Refused => None,
         };
-        let limit_of = |tier: &Name| {
-            let tier = settings.tiers.iter().find(|known| known.name == *tier)?;
-            NonZeroU32::new(tier.rates.requests_per_minute?)
-        };
-        // Where no tier is limited nobody is looked up.
+        let limits = settings.tiers.iter().map(|tier| tier.rates.requests_per_minute.and_then(NonZeroU32::new));
         let is_limited = settings.tiers.iter().any(|tier| tier.rates.requests_per_minute.is_some());
-        let known = settings.tenants.iter().filter(|_| is_limited);
-        let tenants = known.map(|tenant| (tenant.name.clone(), limit_of(&tenant.tier))).collect();
-        let strangers = match &settings.unknown_tenant {
-            UnknownTenant::Refused => None,
-            UnknownTenant::Shared(tier) => limit_of(tier).map(|limit| (Strangers::Together, limit)),
-            UnknownTenant::Own(tier) => limit_of(tier).map(|limit| (Strangers::Each, limit)),
-        };
-        Self { features, usual_feature, resting, tenants, strangers }
+        let tiers = limits.filter(|_| is_limited).collect();
+        Self { features, usual_feature, resting, known: Arc::clone(known), tiers, number: self.number + 1 }
     }
 
     fn feature(&self, name: Option<&str>) -> Option<&Arc<Rate>> {
@@ -89,13 +81,9 @@ impl RateBook {
 
     /// The limit of a tenant's tier, and the tenant whose requests are counted.
     fn tenant<'a>(&self, name: Option<&'a str>) -> Option<(NonZeroU32, Option<&'a str>)> {
-        if let Some(limit) = name.and_then(|name| self.tenants.get(name)) {
-            return limit.map(|limit| (limit, name));
-        }
-        match self.strangers? {
-            (Strangers::Each, limit) if name.is_some() => Some((limit, name)),
-            (_, limit) => Some((limit, Some(TENANT_OF_STRANGERS))),
-        }
+        let counted = self.known.find(name).ok()?;
+        let limit = self.tiers.get(counted.tier).copied().flatten()?;
+        Some((limit, Some(counted.name)))
     }
 }
 
@@ -103,6 +91,8 @@ impl RateBook {
 #[derive(Default)]
 pub(crate) struct Counted {
     rates: [Option<Arc<Rate>>; 2],
+    /// What is kept of the tenant by its own name, where that was looked up.
+    tenant: Option<Arc<CallerState>>,
     /// The provider's.
     request: Option<Request>,
     volume: Option<Volume>,
@@ -129,26 +119,53 @@ impl AgentHandle {
         &self,
         context: &CallContext,
         (call_is, id, now): (CallIs, u64, Timestamp),
-    ) -> Result<Counted, Refusal> {
-        let mut counted = Counted::default();
+        counted: &mut Counted,
+    ) -> Result<(), Refusal> {
         let shared = &self.shared;
         let refused = |too_many| too_many_requests(shared, id, too_many);
         if call_is == CallIs::New {
             let book = shared.rate_book.load();
-            if let Some((per_minute, tenant)) = book.tenant(context.tenant.as_deref()) {
-                // What a tier allows is each tenant's, through whichever keys it comes.
-                let who = CallerName::of(CallerScope::Tenant, context.key_id.as_deref(), tenant);
-                counted.rates[0] = Some(shared.callers.request(who, per_minute, now).map_err(refused)?);
+            if let Some(rate) = self.rate_of_tenant(&book, context, now, counted) {
+                rate.take(now).map_err(refused)?;
+                counted.rates[0] = Some(rate);
             }
             if let Some(rate) = book.feature(context.feature.as_deref()) {
-                rate.take().map_err(refused)?;
+                rate.take(now).map_err(refused)?;
                 counted.rates[1] = Some(Arc::clone(rate));
             }
         }
         if let Some(rate) = &self.agent.provider.rate {
-            counted.request = Some(rate.request().map_err(refused)?);
+            counted.request = Some(rate.request_at(now).map_err(refused)?);
         }
-        Ok(counted)
+        Ok(())
+    }
+
+    /// The requests a minute of the caller's tenant, or of all strangers. Who has called by this book before is found among those that call,
+    /// who are fewer than those that are known.
+    fn rate_of_tenant(
+        &self,
+        book: &RateBook,
+        context: &CallContext,
+        now: Timestamp,
+        counted: &mut Counted,
+    ) -> Option<Arc<Rate>> {
+        if book.tiers.is_empty() {
+            return None;
+        }
+        let callers = &self.shared.callers;
+        // What a tier allows is each tenant's, through whichever keys it comes.
+        let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
+        let name = |tenant| CallerName::of(CallerScope::Tenant, key, tenant);
+        counted.tenant = callers.seen(name(tenant), now);
+        if let Some(rate) = counted.tenant.as_ref().and_then(|state| state.rate(book.number)) {
+            return Some(rate);
+        }
+        let (per_minute, counted_as) = book.tenant(tenant)?;
+        let (state, rate) = callers.limit(name(counted_as), (book.number, per_minute), now);
+        if counted_as == tenant {
+            counted.tenant = Some(state);
+        }
+        Some(rate)
     }
 
     /// Counts the call in its caller's guard.
@@ -160,7 +177,9 @@ impl AgentHandle {
     ) -> Result<(), Refusal> {
         if call_is == CallIs::New {
             let (key, tenant) = (context.key_id.as_deref(), context.tenant.as_deref());
-            counted.volume = self.shared.callers.admit((key, tenant), now).map_err(|shut| Refusal::Volume { shut })?;
+            let seen = (counted.tenant.take(), now);
+            let admitted = self.shared.callers.admit((key, tenant), seen, &mut counted.volume);
+            admitted.map_err(|shut| Refusal::Volume { shut })?;
         }
         Ok(())
     }

@@ -160,6 +160,16 @@ impl AgentHandle {
 }
 
 impl Admitted {
+    /// A call that its agent's own target took, and that no other one may get.
+    pub(crate) fn alone(target: AgentHandle, permit: Permit) -> Self {
+        Self { target, permit, route: None }
+    }
+
+    /// What it holds, for work that is done outside.
+    pub(crate) fn into_permit(self) -> Permit {
+        self.permit
+    }
+
     /// Hands the call to the target that took it.
     pub(crate) fn send(self, mut request: CallRequest) -> Routed {
         let Self { target, permit, route } = self;
@@ -211,6 +221,7 @@ impl Further {
             let mut request = request.clone();
             if let Some(relay) = &mut request.relay {
                 relay.fallback = Some(Arc::clone(&next.agent.target));
+                relay.earlier += u32::try_from(route.attempts.len()).unwrap_or(u32::MAX);
             }
             let leg = Leg { call_id: call_id.clone(), turn: Turn::Further };
             sent = next.send(permit, request, Some(leg));

@@ -12,8 +12,9 @@ use super::{
     call_record::{Caller, logged_refusal},
     compartments::{Part, Seats, is_of_target},
     core::{AgentCore, Guard, Shared},
-    counted::CallIs,
+    counted::{CallIs, Counted},
     gate::{Asker, Passed, Shut},
+    line::Targets,
     metric,
     parked::ParkedAt,
     permit::{CallSlot, GatePass, Inside, Lease, Passes, Passing, Permit},
@@ -100,7 +101,7 @@ impl AgentHandle {
         let admitted = match self.admit_any(&request.context, &ParkedAt::default()) {
             Ok(admitted) => admitted,
             Err(refusal) => self
-                .line_up(&request.context, refusal)
+                .line_up(Targets::All, &request.context, refusal)
                 .await
                 .map_err(|refusal| self.refused(&refusal, &request.context))?,
         };
@@ -160,9 +161,9 @@ impl AgentHandle {
     /// do so again meanwhile.
     pub(crate) fn as_now<T>(&self, admit: impl Fn(&Self) -> Result<T, Refusal>) -> Result<T, Refusal> {
         if !self.agent.superseded.load(Ordering::Acquire) {
-            match admit(self) {
-                Err(Refusal::Gone) => {}
-                admitted => return admitted,
+            let admitted = admit(self);
+            if !matches!(admitted, Err(Refusal::Gone)) {
+                return admitted;
             }
         }
         for _ in 0..RELOADS_MET_MAX {
@@ -201,18 +202,26 @@ impl AgentHandle {
         let call_is = if matches!(held, Held::Call(_)) { CallIs::MovingOn } else { CallIs::New };
         // What stands in for a call that was counted is new at its own agent, and nowhere else.
         let caller_has = if context.ladder == LadderUse::StandsIn { CallIs::MovingOn } else { call_is };
-        let mut counted = self.count_requests(context, (caller_has, id, now))?;
+        let mut counted = Counted::default();
+        self.count_requests(context, (caller_has, id, now), &mut counted)?;
         let mut passing = Passing::begin(shared, &self.agent, now);
         self.pass_gates(id, now, parked, &mut passing.passes)?;
         warming::not_warming(&self.agent, now)?;
         self.count_volume(context, (caller_has, now), &mut counted)?;
-        let (lease, spending) = self.take_slots(context, now, held)?;
+        // Slots that it has already, or was given in the line, are not taken again.
+        let (seats, call_slot) = match held {
+            Held::Nothing => (self.take_slots(context, Part::Everything, now)?, None),
+            Held::All(seats) => (seats, None),
+            Held::Call(call_slot) => (self.take_slots(context, Part::Target, now)?, Some(call_slot)),
+        };
+        // Slots come first: who waits for one holds no tokens. Without tokens they are given back as if they had never been taken.
+        let spending = Spending::begin(shared, &self.agent, context, now)?;
         // Who takes the target away looks for who is in after it said so.
         let inside = Inside::enter(&self.agent).ok_or(Refusal::Gone)?;
         // Last, so that only a call that is made finds the model cold and warms it up.
         let found = warming::look(shared, &self.agent)?;
         let request = counted.keep();
-        let mut permit = Permit::new(shared, inside, id, passing.keep(), lease, found);
+        let mut permit = Permit::new(shared, inside, id, passing.keep(), self.lease(seats, call_slot), found);
         (permit.request, permit.spending) = (request, spending);
         permit.passes.announce(shared, now);
         if call_is == CallIs::New {
@@ -261,26 +270,25 @@ impl AgentHandle {
         let provider = &self.agent.provider;
         let mut below = false;
         if let Some(guard) = &provider.guard {
-            let passed = self.pass_gate(guard, id, now, parked.asker(guard.id))?;
+            let passed = self.pass_gate(guard, (id, now), parked.asker(guard.id))?;
             // While the provider's own breaker is on trial, no trial is taken below it.
-            below = passed.pass.kind == PassKind::Trial;
-            passes.provider = Some(passed);
+            below = passed.kind == PassKind::Trial;
+            passes.provider = Some(gate_pass(guard, passed, id));
         }
         let pass = if below { Self::pass_gate_below } else { Self::pass_gate };
         if let Some(guard) = &provider.key_guard {
-            passes.key = Some(pass(self, guard, id, now, parked.asker(guard.id))?);
+            let passed = pass(self, guard, (id, now), parked.asker(guard.id))?;
+            passes.key = Some(gate_pass(guard, passed, id));
         }
         let target = &self.agent.guard;
-        passes.target = Some(pass(self, target, id, now, parked.asker(target.id))?);
+        let passed = pass(self, target, (id, now), parked.asker(target.id))?;
+        passes.target = Some(gate_pass(target, passed, id));
         Ok(())
     }
 
     #[inline]
-    fn pass_gate(&self, guard: &Guard, id: u64, now: Timestamp, asker: Asker) -> Result<GatePass, Refusal> {
-        match guard.gate.pass(now, asker) {
-            Ok(passed) => Ok(gate_pass(guard, passed, id)),
-            Err(shut) => Err(self.shut_out(guard, shut, id, now)),
-        }
+    fn pass_gate(&self, guard: &Guard, (id, now): (u64, Timestamp), asker: Asker) -> Result<Passed, Refusal> {
+        guard.gate.pass(now, asker).map_err(|shut| self.shut_out(guard, shut, id, now))
     }
 
     fn shut_out(&self, guard: &Guard, shut: Shut, id: u64, now: Timestamp) -> Refusal {
@@ -292,9 +300,8 @@ impl AgentHandle {
         self.gate_refusal(guard, refusal, id, now)
     }
 
-    fn pass_gate_below(&self, guard: &Guard, id: u64, now: Timestamp, _: Asker) -> Result<GatePass, Refusal> {
-        let passed = guard.gate.pass_below(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))?;
-        Ok(gate_pass(guard, passed, id))
+    fn pass_gate_below(&self, guard: &Guard, (id, now): (u64, Timestamp), _: Asker) -> Result<Passed, Refusal> {
+        guard.gate.pass_below(now).map_err(|refusal| self.gate_refusal(guard, refusal, id, now))
     }
 
     fn gate_refusal(
@@ -308,35 +315,24 @@ impl AgentHandle {
         Refusal::Gate { breaker: Arc::clone(&guard.name), refusal, now, jitter }
     }
 
-    /// Every slot that the call needs here and the tokens of its first attempt, or nothing. Slots that it has already, or was given in
-    /// the line, are not taken again.
-    fn take_slots(
-        &self,
-        context: &CallContext,
-        now: Timestamp,
-        held: Held<'_>,
-    ) -> Result<(Lease, Option<Box<Spending>>), Refusal> {
+    /// Every slot of this part of what the call needs here, or nothing.
+    fn take_slots(&self, context: &CallContext, part: Part, now: Timestamp) -> Result<Seats, Refusal> {
+        let taken = self.shared.compartments.take(&self.shared, &self.agent, context.asking(), (part, now));
+        taken.map_err(Refusal::of_no_seats)
+    }
+
+    /// What the call holds of slots while it is under way. Those that move on with it are `call_slot`'s; where it brought none and may move
+    /// on, they are set apart now.
+    fn lease(&self, seats: Seats, call_slot: Option<&Arc<CallSlot>>) -> Lease {
         let agent = &self.agent;
-        let take = |part| {
-            let taken = self.shared.compartments.take(&self.shared, agent, context.asking(), (part, now));
-            taken.map_err(Refusal::of_no_seats)
-        };
-        let all = match held {
-            Held::Call(call_slot) => {
-                let seats = take(Part::Target)?;
-                let spending = Spending::begin(&self.shared, agent, context, now)?;
-                return Ok((Lease::with_call_slot(seats, Arc::clone(call_slot)), spending));
+        match call_slot {
+            Some(call_slot) => Lease::with_call_slot(seats, Arc::clone(call_slot)),
+            None if agent.is_alone() => Lease::of_all(agent, seats),
+            None => {
+                let (of_target, of_call) = seats.split(&is_of_target(agent));
+                Lease::with_call_slot(of_target, CallSlot::of(agent, of_call))
             }
-            Held::Nothing => take(Part::Everything)?,
-            Held::All(seats) => seats,
-        };
-        // Slots come first: who waits for one holds no tokens. Without tokens they are given back as if they had never been taken.
-        let spending = Spending::begin(&self.shared, agent, context, now)?;
-        if agent.is_alone() {
-            return Ok((Lease::of_all(agent, all), spending));
         }
-        let (of_target, of_call) = all.split(&is_of_target(agent));
-        Ok((Lease::with_call_slot(of_target, CallSlot::of(agent, of_call)), spending))
     }
 
     /// Calls in the actor's mailbox now. Never more than its slots.

@@ -23,7 +23,6 @@ use crate::{
     model::{
         clock::Timestamp,
         envelope::{Envelope, ErrorCode},
-        name::Name,
         reply::Usage,
         run::{AttemptRecord, Cause},
     },
@@ -86,42 +85,44 @@ impl AgentHandle {
         if context.ladder != LadderUse::Walk {
             return None;
         }
-        let ladders = self.shared.ladders.load();
-        let feature = self.counted_as(&ladders, context.feature.as_deref());
-        let feature = feature.as_ref().map(Name::as_str);
-        let has_one = ladders.has(self.name(), feature);
-        has_one.then(|| self.descend(ladders.of(self.name(), feature), request))
+        let ladder = self.of_feature(context.feature.as_deref(), |ladders, feature| {
+            ladders.has(self.name(), feature).then(|| ladders.of(self.name(), feature))
+        });
+        ladder.map(|ladder| self.descend(ladder, request))
     }
 
-    /// The feature that a caller's feature, or none, is counted as: its ladder is the one that holds.
-    fn counted_as(&self, ladders: &Ladders, feature: Option<&str>) -> Option<Name> {
+    /// Looks something up in the ladders of the feature that a caller's feature, or none, is counted as.
+    fn of_feature<T>(&self, said: Option<&str>, look: impl FnOnce(&Ladders, Option<&str>) -> T) -> T {
+        let ladders = self.shared.ladders.load();
         // Where no feature has a ladder of its own, nobody is looked up.
         if ladders.features.is_empty() {
-            return None;
+            return look(&ladders, None);
         }
+        let counted = self.shared.compartments.feature_of(said);
         // Features may have ladders without being compartments.
-        let said = || Some(ladders.features.get_key_value(feature?)?.0.clone());
-        self.shared.compartments.feature_of(feature).or_else(said)
+        let feature = match &counted {
+            Some(counted) => Some(counted.as_str()),
+            None => said.filter(|said| ladders.features.contains_key(*said)),
+        };
+        look(&ladders, feature)
     }
 
     /// Whether something may stand in for a call of this feature that ended so. A notice alone stands in for nothing.
     pub(crate) fn may_go_down(&self, feature: Option<&str>, error: &CallError) -> bool {
-        let ladders = self.shared.ladders.load();
-        let feature = self.counted_as(&ladders, feature);
-        let feature = feature.as_ref().map(Name::as_str);
-        if !ladders.has(self.name(), feature) {
-            return false;
-        }
         let failure = failure_of(error.envelope.error_code, ended(error));
-        let found = ladders.of(self.name(), feature);
-        found.ladder.rungs.iter().any(|rule| rule.rung != Rung::Notice && rule.answers(failure))
+        let answers = |found: &CallLadder| {
+            found.ladder.rungs.iter().any(|rule| rule.rung != Rung::Notice && rule.answers(failure))
+        };
+        self.of_feature(feature, |ladders, feature| {
+            ladders.has(self.name(), feature) && answers(&ladders.of(self.name(), feature))
+        })
     }
 
     /// The way down that only tries this rung.
     pub(crate) fn descent_to(&self, rung: Rung, request: &CallRequest) -> Descent {
-        let ladders = self.shared.ladders.load();
-        let feature = self.counted_as(&ladders, request.context.feature.as_deref());
-        self.descend(ladders.only(self.name(), feature.as_ref().map(Name::as_str), rung), request)
+        let feature = request.context.feature.as_deref();
+        let ladder = self.of_feature(feature, |ladders, feature| ladders.only(self.name(), feature, rung));
+        self.descend(ladder, request)
     }
 
     fn descend(&self, ladder: CallLadder, request: &CallRequest) -> Descent {
@@ -242,6 +243,7 @@ impl Descent {
         if let Some(relay) = &mut request.relay {
             relay.fallback = Some(Arc::clone(&handle.agent.target));
             relay.degraded = Some(Rung::Lighter);
+            relay.earlier = u32::try_from(story.attempts.len()).unwrap_or(u32::MAX);
         }
         handle.call_once(request).await
     }

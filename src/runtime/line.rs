@@ -10,7 +10,7 @@ use super::{
     compartments::{LinedUp, Lining, NoPlace, Served},
     core::{AgentCore, Shared},
     fallback::Admitted,
-    handle::AgentHandle,
+    handle::{AgentHandle, Held},
     overload::Waiting,
     parked::ParkedAt,
     refusal::Refusal,
@@ -30,6 +30,15 @@ use crate::{
 /// Who stands in line for an agent that a reload takes away waits so long for another reload to bring it back: time enough to mend a
 /// mistake, too little to be silence.
 const GONE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a call can be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Targets {
+    /// At each target of its agent.
+    All,
+    /// At the agent's own only: it is about bytes that no other one understands.
+    Own,
+}
 
 /// A place in the line. Dropping it leaves the line.
 struct Standing<'a> {
@@ -72,7 +81,12 @@ enum Waited {
 impl AgentHandle {
     /// Waits for the slot that `refusal` found missing, or for the model that is being loaded, as long as feature, tier and deadline allow;
     /// what was refused otherwise stays so.
-    pub(crate) async fn line_up(&self, context: &CallContext, refusal: Refusal) -> Result<Admitted, Refusal> {
+    pub(crate) async fn line_up(
+        &self,
+        targets: Targets,
+        context: &CallContext,
+        refusal: Refusal,
+    ) -> Result<Admitted, Refusal> {
         let mut allowed = match (refusal.place(), refusal.warming()) {
             (Some(place), _) => place.max_wait,
             (None, Some(_)) => self.shared.compartments.max_wait(context.asking()),
@@ -83,7 +97,7 @@ impl AgentHandle {
         let refusal = match refusal.warming().map(Arc::clone) {
             Some(model) if !allowed.is_zero() => {
                 let began = self.shared.now();
-                let refusal = self.wait_for_model(context, (&model, allowed), refusal).await?;
+                let refusal = self.wait_for_model(targets, context, (&model, allowed), refusal).await?;
                 allowed = allowed.saturating_sub(self.shared.now().since(began));
                 match refusal {
                     Waited::Admitted(admitted) => return Ok(*admitted),
@@ -92,12 +106,20 @@ impl AgentHandle {
             }
             _ => refusal,
         };
-        if refusal.is_full() { self.stand_in_line(context, allowed, refusal).await } else { Err(refusal) }
+        if refusal.is_full() { self.stand_in_line(targets, context, allowed, refusal).await } else { Err(refusal) }
+    }
+
+    fn admit_at(&self, targets: Targets, context: &CallContext) -> Result<Admitted, Refusal> {
+        match targets {
+            Targets::All => self.admit_any(context, &ParkedAt::default()),
+            Targets::Own => self.admit(context).map(|permit| Admitted::alone(self.clone(), permit)),
+        }
     }
 
     /// Once the model is there, everything is asked for again.
     async fn wait_for_model(
         &self,
+        targets: Targets,
         context: &CallContext,
         (model, allowed): (&str, Duration),
         refusal: Refusal,
@@ -113,7 +135,7 @@ impl AgentHandle {
         if !is_over {
             return Err(refusal);
         }
-        match self.admit_any(context, &ParkedAt::default()) {
+        match self.admit_at(targets, context) {
             Ok(admitted) => Ok(Waited::Admitted(Box::new(admitted))),
             Err(refusal) => Ok(Waited::Lacks(refusal)),
         }
@@ -121,6 +143,7 @@ impl AgentHandle {
 
     async fn stand_in_line(
         &self,
+        at: Targets,
         context: &CallContext,
         allowed: Duration,
         refusal: Refusal,
@@ -144,7 +167,7 @@ impl AgentHandle {
         // Once, but for reloads: whoever stood for what is somewhere else now stands for that, as old and as patient as it was.
         loop {
             let front = self.here(patience.as_mut()).await?;
-            let targets = front.targets_in_line();
+            let targets = front.targets_at(at);
             let stood = front.stand(&targets, (context, known.take()), age, patience.as_mut()).await;
             let told = |not_stood| match not_stood {
                 NotStood::Full(full) => refusal.clone().in_full_line(full),
@@ -155,9 +178,9 @@ impl AgentHandle {
                 Stood::Dismissed => continue,
                 Stood::InVain if left.is_some_and(|left| left <= wait) => return Err(Refusal::Deadline),
                 // What it is told is how things are now, not how they were.
-                Stood::InVain => return self.admit_any(context, &ParkedAt::default()),
+                Stood::InVain => return self.admit_at(at, context),
             };
-            match front.served(context, &targets, served) {
+            match front.served(at, context, &targets, served) {
                 // A reload took this target away while the call was served.
                 Err(Refusal::Gone) => {}
                 admitted => {
@@ -232,8 +255,25 @@ impl AgentHandle {
         if open.is_empty() { all } else { open }
     }
 
-    fn served(&self, context: &CallContext, targets: &[Arc<AgentCore>], served: Served) -> Result<Admitted, Refusal> {
+    fn targets_at(&self, at: Targets) -> Vec<Arc<AgentCore>> {
+        match at {
+            Targets::All => self.targets_in_line(),
+            Targets::Own => vec![Arc::clone(&self.agent)],
+        }
+    }
+
+    fn served(
+        &self,
+        at: Targets,
+        context: &CallContext,
+        targets: &[Arc<AgentCore>],
+        served: Served,
+    ) -> Result<Admitted, Refusal> {
         let Served { way, seats } = served;
+        if at == Targets::Own {
+            let permit = self.admit_as(context, &ParkedAt::default(), Held::All(seats))?;
+            return Ok(Admitted::alone(self.clone(), permit));
+        }
         // proof: a way is one of the targets that were lined up for.
         let target = targets.get(way).unwrap_or(&self.agent);
         self.admit_served(context, &ParkedAt::default(), target, seats)

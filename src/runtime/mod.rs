@@ -68,6 +68,7 @@ mod run_call;
 mod run_cell;
 mod run_gates;
 mod run_log;
+mod run_room;
 mod run_table;
 mod shielded;
 pub(crate) mod spent;

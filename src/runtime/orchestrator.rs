@@ -19,7 +19,7 @@ use super::{
     run_call::{self, Begins},
     run_cell::{RunCell, RunInner, Told},
     run_gates::LiveGates,
-    run_table::RunTable,
+    run_table::{RunTable, Turn},
 };
 use crate::{
     model::{
@@ -44,10 +44,10 @@ pub(crate) enum OrchestratorMessage {
     /// The model of these agents is being warmed up no longer.
     Warmed(BTreeSet<Name>),
     /// A step that stood in the line was given every slot it lacked.
-    Served { run: Arc<RunCell>, key: StepKey, served: Box<Served> },
+    Served { run: Arc<RunCell>, key: StepKey, turn: Turn, served: Box<Served> },
     /// Whoever was served while nobody was here is asked for anew.
     LookAtLine,
-    /// A reload changed these agents or took them away.
+    /// A reload changed these agents, took them away or brought them back.
     Reloaded(Arc<BTreeSet<Name>>),
     /// The node stops and its durable runs move no more: write down what was not sent, and say so.
     Freeze(oneshot::Sender<()>),
@@ -96,7 +96,7 @@ impl Actor for OrchestratorActor {
             OrchestratorMessage::Wake(run) => self.turn(&run),
             OrchestratorMessage::GateChanged(breaker) => self.gate_changed(breaker),
             OrchestratorMessage::Warmed(agents) => self.tell_those_behind(&agents),
-            OrchestratorMessage::Served { run, key, served } => self.served(&run, key, *served),
+            OrchestratorMessage::Served { run, key, turn, served } => self.served(&run, (key, turn), *served),
             OrchestratorMessage::LookAtLine => self.recover_line(),
             OrchestratorMessage::Reloaded(agents) => self.reloaded(&agents),
             OrchestratorMessage::Freeze(done) => self.leave_all_unsent(done),
@@ -151,7 +151,7 @@ impl OrchestratorActor {
                 }
             }
             self.write_ahead(run, &mut inner);
-            inner.note_parked(&self.shared);
+            self.turned(run, &mut inner);
         }
     }
 
@@ -253,6 +253,7 @@ impl OrchestratorActor {
         request: &CallRequest,
     ) -> Result<(), CallFailed> {
         let agent = self.agent_of(request)?;
+        self.has_room(run, &agent, request, &inner.plan)?;
         if let Ask::Instead(instead) = &request.ask {
             self.begin(run, inner, (&agent, Begins::Instead(instead.clone())), request);
             return Ok(());
@@ -328,7 +329,7 @@ impl OrchestratorActor {
     pub(crate) fn agent_of(&self, request: &CallRequest) -> Result<Arc<AgentCore>, CallFailed> {
         self.shared.agent(request.agent.as_str()).ok_or_else(|| {
             let message = format!("agent {} is not here", request.agent);
-            run_call::not_resendable(Envelope::new(ErrorCode::NotFound, message))
+            run_call::own_refusal(Envelope::new(ErrorCode::NotFound, message))
         })
     }
 
@@ -356,7 +357,7 @@ impl OrchestratorActor {
     }
 
     /// Steps that stand in line for what is gone line up anew, and runs look anew at gates that are others now. A step whose agent is not
-    /// there any more fails and says so.
+    /// there any more waits until it is, if it cannot do without.
     fn reloaded(&self, agents: &BTreeSet<Name>) {
         self.renew_line();
         for run in self.oldest_first() {

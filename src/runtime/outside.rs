@@ -10,17 +10,21 @@ use super::{
     attempt_cut::{cut_between, cut_failure},
     call::{CallContext, CallError},
     call_record::{Caller, OutsideWork, logged_work},
+    fallback::Admitted,
     handle::AgentHandle,
+    line::Targets,
     permit::Permit,
     ports::{AttemptRequest, Backend, BoxFuture, Progress},
     shielded::shielded,
+    spending::Spending,
+    spent::is_unpaid,
     supervisor::{Facts, SupervisorMessage},
 };
 use crate::{
     model::{
         clock::Timestamp,
         facts::{Ending, TimeoutKind},
-        reply::{AttemptFailure, Reply},
+        reply::{AttemptFailure, Reply, SIDE_TOKENS_MAX, Usage},
     },
     policy::{retry, verdict::with_far_reset},
 };
@@ -43,6 +47,10 @@ pub struct Admission {
     first_content: Option<Duration>,
     status: Option<u16>,
     aged: bool,
+    /// What it said that it used.
+    usage: Option<Usage>,
+    /// So many tokens of its answer came at least, by what was seen of it.
+    heard: u64,
     caller: Caller,
 }
 
@@ -65,10 +73,25 @@ impl std::fmt::Debug for Admission {
 impl AgentHandle {
     /// Takes everything that a call of this agent needs, for work outside. Refused at once if any guard refuses.
     pub fn enter(&self, context: &CallContext) -> Result<Admission, CallError> {
-        let permit = self.admit(context).map_err(|refusal| self.refused(&refusal, context))?;
+        self.admit(context)
+            .map(|permit| self.admission(permit, context))
+            .map_err(|refusal| self.refused(&refusal, context))
+    }
+
+    /// The same for work that may wait: where a line is configured it stands there, among all others and by the same rules, for a slot
+    /// or for a model that is being loaded. It is done at the agent's own target only. Dropping the future leaves the line.
+    pub async fn enter_in_line(&self, context: &CallContext) -> Result<Admission, CallError> {
+        let permit = match self.admit(context) {
+            Ok(permit) => Ok(permit),
+            Err(refusal) => self.line_up(Targets::Own, context, refusal).await.map(Admitted::into_permit),
+        };
+        permit.map(|permit| self.admission(permit, context)).map_err(|refusal| self.refused(&refusal, context))
+    }
+
+    fn admission(&self, permit: Permit, context: &CallContext) -> Admission {
         let started = self.shared.now();
         let impatient = context.timeout.map(|timeout| started.after(timeout));
-        Ok(Admission {
+        Admission {
             permit: Some(permit),
             started,
             deadline: context.deadline.into_iter().chain(impatient).min(),
@@ -77,8 +100,15 @@ impl AgentHandle {
             first_content: None,
             status: None,
             aged: false,
+            usage: None,
+            heard: 0,
             caller: Caller::of(context),
-        })
+        }
+    }
+
+    /// Whether a budget or a price makes the size of a call matter: then its context should say what is asked.
+    pub fn asks_for_size(&self) -> bool {
+        self.shared.tokens.is_asked()
     }
 
     /// How long a piece of work may run before it is slow.
@@ -207,6 +237,16 @@ impl Admission {
         self.status = Some(status);
     }
 
+    /// It used so much, by its own word. What is never told counts as it was reserved, if it was no error.
+    pub fn used(&mut self, usage: Usage) {
+        self.usage = Some(usage.at_most(SIDE_TOKENS_MAX));
+    }
+
+    /// So many tokens of its answer have come by now, at least: where they are more than were reserved and nobody tells, they count.
+    pub fn heard(&mut self, output_tokens: u64) {
+        self.heard = output_tokens.min(SIDE_TOKENS_MAX);
+    }
+
     /// The work ended like this.
     pub fn finish(mut self, ending: Ending) {
         self.settle(ending, None);
@@ -222,13 +262,10 @@ impl Admission {
         let (shared, agent) = (Arc::clone(&permit.shared), Arc::clone(&permit.agent));
         let settings = &agent.settings;
         let ending = with_far_reset(ending, retry_after, settings.retry.retry_wait_max);
-        // Nobody tells what work outside used: it counts as it was reserved.
-        if let Some(spending) = permit.spending.as_mut().filter(|_| ending.connected()) {
-            spending.sent();
-        }
         let at = shared.now_or(self.started);
         let slow = self.is_slow(settings.breaker.slow_call, at);
         let took = self.took(at);
+        let usage = spent_outside(permit.spending.take(), (self.usage, self.heard), &ending, took);
         let told = match &agent.provider.adaptive {
             Some(_) => vec![Told::of_work(&ending, self.started, self.started.after(took))],
             None => Vec::new(),
@@ -238,11 +275,29 @@ impl Admission {
         // While the supervisor is being restarted, dropping the message gives everything back.
         shared.supervisor.cast(SupervisorMessage::Outcome(Box::new(facts)));
         if let (Some(log), Some(ending)) = (&shared.call_log, &logged) {
-            let work = OutsideWork { started: self.started, took, status: self.status, ending };
+            let work = OutsideWork { started: self.started, took, status: self.status, usage, ending };
             // This may be a drop, and whoever keeps the log is somebody else.
             shielded(|| log.finished(logged_work(&shared, &agent, &work, &self.caller)));
         }
     }
+}
+
+/// Settles the tokens of a piece of work: by its own word, else as they were reserved if it may have used any, and no less than was seen.
+fn spent_outside(
+    spending: Option<Box<Spending>>,
+    (told, heard): (Option<Usage>, u64),
+    ending: &Ending,
+    took: Duration,
+) -> Option<Usage> {
+    let Some(mut spending) = spending else { return told };
+    if let Some(usage) = told {
+        return Some(spending.settle_told(usage, took));
+    }
+    if is_unpaid(ending) {
+        return None;
+    }
+    spending.sent();
+    spending.lose(heard, took)
 }
 
 impl Drop for Admission {

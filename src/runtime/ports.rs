@@ -357,6 +357,16 @@ pub trait Backend: Send + Sync + 'static {
         self.inner().and_then(Backend::vendor_budget)
     }
 
+    /// What tells where its work is done, if that is one place outside this program. It may hold secrets: it is compared, never shown.
+    fn stands_at(&self) -> Option<Arc<str>> {
+        self.inner().and_then(Backend::stands_at)
+    }
+
+    /// What of its settings makes its server load the model anew, in any words; `None` if nothing does.
+    fn loads_as(&self) -> Option<Arc<str>> {
+        self.inner().and_then(Backend::loads_as)
+    }
+
     /// How its model comes to be loaded. Asked often, so it only says what is known: no exchange.
     fn cold_start(&self) -> ColdStart {
         self.inner().map_or(ColdStart::Never, Backend::cold_start)

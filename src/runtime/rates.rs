@@ -28,15 +28,28 @@ const RETRY_AFTER_SPREAD: f64 = 0.25;
 /// A wait this long is told to operators, once until somebody passes again: such a limit is hardly meant so.
 const LONG_WAIT: Duration = Duration::from_secs(30);
 
-/// The runtime's clock, as the library asks for it.
+/// The latest moment at which somebody asked: the library's clock, so that it goes by the moment that an admission has read already.
 #[derive(Clone)]
-struct PortClock(Arc<dyn Clock>);
+struct AskedAt(Arc<AtomicU64>);
 
-impl clock::Clock for PortClock {
+impl AskedAt {
+    fn new(now: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(now.nanoseconds())))
+    }
+
+    /// Somebody asks at `now`. A clock read before another thread's changes nothing.
+    fn ask(&self, now: Timestamp) {
+        if self.0.load(Ordering::Acquire) < now.nanoseconds() {
+            self.0.fetch_max(now.nanoseconds(), Ordering::AcqRel);
+        }
+    }
+}
+
+impl clock::Clock for AskedAt {
     type Instant = Nanos;
 
     fn now(&self) -> Nanos {
-        Nanos::from(self.0.now().nanoseconds())
+        Nanos::from(self.0.load(Ordering::Acquire))
     }
 }
 
@@ -92,7 +105,8 @@ pub(crate) struct Rate {
 /// What a limit is as long as its number stays the same.
 struct Bucket {
     per_minute: NonZeroU32,
-    limiter: RateLimiter<NotKeyed, MadeUpAt, PortClock, NoOpMiddleware<Nanos>>,
+    limiter: RateLimiter<NotKeyed, MadeUpAt, AskedAt, NoOpMiddleware<Nanos>>,
+    asked_at: AskedAt,
     made_up_at: MadeUpAt,
     /// What one request takes to be made up for, in nanoseconds.
     each: u64,
@@ -101,18 +115,17 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn new(per_minute: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
+    fn new(per_minute: NonZeroU32, started: Timestamp) -> Self {
         let quota = Quota::per_minute(per_minute);
-        let made_up_at = MadeUpAt::default();
+        let (made_up_at, asked_at) = (MadeUpAt::default(), AskedAt::new(started));
         let each = u64::try_from(quota.replenish_interval().as_nanos()).unwrap_or(u64::MAX);
-        let started = clock.now();
-        let limiter = RateLimiter::new(quota, made_up_at.clone(), PortClock(Arc::clone(clock)));
-        Self { per_minute, limiter, made_up_at, each, started }
+        let limiter = RateLimiter::new(quota, made_up_at.clone(), asked_at.clone());
+        Self { per_minute, limiter, asked_at, made_up_at, each, started }
     }
 
     /// Another limit of which as many requests are used as of this one, as far as it has as many.
-    fn with_limit(&self, per_minute: NonZeroU32, clock: &Arc<dyn Clock>) -> Self {
-        let other = Self::new(per_minute, clock);
+    fn with_limit(&self, per_minute: NonZeroU32, now: Timestamp) -> Self {
+        let other = Self::new(per_minute, now);
         let passed = nanoseconds(other.started.since(self.started));
         let left = self.made_up_at.0.load(Ordering::Acquire).saturating_sub(passed);
         // Parts of a request count too: else many changes one after the other would give requests away.
@@ -133,7 +146,7 @@ impl std::fmt::Debug for Rate {
 impl Rate {
     /// So many a minute of what is named so, all of them free.
     pub(crate) fn new(of: Arc<str>, per_minute: NonZeroU32, clock: Arc<dyn Clock>) -> Self {
-        let bucket = ArcSwap::from_pointee(Bucket::new(per_minute, &clock));
+        let bucket = ArcSwap::from_pointee(Bucket::new(per_minute, clock.now()));
         Self { of, bucket, told: AtomicBool::new(false), clock }
     }
 
@@ -141,7 +154,7 @@ impl Rate {
     pub(crate) fn change_limit(&self, per_minute: NonZeroU32) {
         let bucket = self.bucket.load();
         if bucket.per_minute != per_minute {
-            self.bucket.store(Arc::new(bucket.with_limit(per_minute, &self.clock)));
+            self.bucket.store(Arc::new(bucket.with_limit(per_minute, self.clock.now())));
         }
     }
 
@@ -151,15 +164,18 @@ impl Rate {
         bucket.made_up_at.0.load(Ordering::Acquire) <= nanoseconds(self.clock.now().since(bucket.started))
     }
 
-    /// Lets a request pass, or says when the next one may.
-    pub(crate) fn take(&self) -> Result<(), TooMany> {
+    /// Lets a request pass that comes at `now`, or says when the next one may.
+    pub(crate) fn take(&self, now: Timestamp) -> Result<(), TooMany> {
         let bucket = self.bucket.load();
+        bucket.asked_at.ask(now);
         let Err(not_until) = bucket.limiter.check() else {
-            self.told.store(false, Ordering::Relaxed);
+            // Read first: whoever writes there takes the line from all others.
+            if self.told.load(Ordering::Relaxed) {
+                self.told.store(false, Ordering::Relaxed);
+            }
             return Ok(());
         };
-        let now = Nanos::from(self.clock.now().nanoseconds());
-        let wait = not_until.wait_time_from(now).min(RETRY_AFTER_MAX);
+        let wait = not_until.wait_time_from(Nanos::from(now.nanoseconds())).min(RETRY_AFTER_MAX);
         let per_minute = bucket.per_minute;
         if wait >= LONG_WAIT && !self.told.swap(true, Ordering::Relaxed) {
             tracing::warn!(limit = %self.of, per_minute, wait_s = wait.as_secs_f64(), "requests wait long");
@@ -170,7 +186,12 @@ impl Rate {
     /// Takes a request that is about to be sent.
     pub(crate) fn request(self: &Arc<Self>) -> Result<Request, TooMany> {
         let at = self.clock.now();
-        self.take().map(|()| Request::taken(self, at))
+        self.request_at(at)
+    }
+
+    /// The same, at this moment.
+    pub(crate) fn request_at(self: &Arc<Self>, at: Timestamp) -> Result<Request, TooMany> {
+        self.take(at).map(|()| Request::taken(self, at))
     }
 
     /// Gives back the request that was let pass a moment ago: it was refused further in, as if it had never been asked for. Only for
@@ -240,7 +261,7 @@ mod tests {
     }
 
     fn passes(rate: &Rate) -> bool {
-        rate.take().is_ok()
+        rate.take(rate.clock.now()).is_ok()
     }
 
     #[test]
@@ -248,7 +269,7 @@ mod tests {
         let (rate, clock) = rate(60);
         assert!((0..60).all(|_| passes(&rate)));
         let refused = TooMany { of: "test".into(), wait: Duration::from_secs(1), per_minute: limit(60) };
-        assert_eq!(rate.take(), Err(refused));
+        assert_eq!(rate.take(clock.now()), Err(refused));
         go(&clock, Duration::from_millis(999));
         assert!(!passes(&rate));
         go(&clock, Duration::from_millis(1));
@@ -262,7 +283,7 @@ mod tests {
         let (rate, clock) = rate(1);
         for _ in 0..3 {
             assert!(passes(&rate));
-            let refused = rate.take().unwrap_err();
+            let refused = rate.take(clock.now()).unwrap_err();
             assert_eq!(refused.wait, Duration::from_secs(60));
             for jitter in [0.0, 0.5, 0.999] {
                 assert!((60.0..=75.0).contains(&refused.retry_after(jitter).as_secs_f64()));
@@ -296,9 +317,9 @@ mod tests {
             let passed = (0..200).filter(|_| passes(&rate)).count();
             assert_eq!(passed, free, "{per_minute}");
         }
-        assert!(rate.take().unwrap_err().wait <= Duration::from_millis(500));
+        assert!(rate.take(clock.now()).unwrap_err().wait <= Duration::from_millis(500));
         rate.change_limit(limit(10));
-        assert_eq!(rate.take().unwrap_err().wait, Duration::from_secs(6));
+        assert_eq!(rate.take(clock.now()).unwrap_err().wait, Duration::from_secs(6));
     }
 
     #[test]
@@ -351,7 +372,7 @@ mod tests {
             for (wait, act) in steps {
                 now += wait;
                 go(&clock, Duration::from_millis(wait));
-                match rate.take() {
+                match rate.take(clock.now()) {
                     Ok(()) if act == 0 => rate.give_back(),
                     Ok(()) => passed.push(now),
                     Err(refused) => {

@@ -39,8 +39,12 @@ const TRIALS_TAKEN_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// ... spread over as much again.
 const TRIALS_TAKEN_SPREAD: f64 = 1.0;
 
-/// Our own refusal of a call: nothing was sent.
+/// Why a run waits while the outputs of live runs fill their room.
+const RUNS_FULL: &str = "run_outputs_full";
+
+/// Our own refusal of a call: nothing was sent. Its tag is as wide as what it stands before, so that a refusal is moved in whole words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[repr(u64)]
 pub(crate) enum Refusal {
     /// A breaker's gate is shut.
     #[error("the gate of {breaker} is shut: {}", .refusal.reason.as_str())]
@@ -69,6 +73,9 @@ pub(crate) enum Refusal {
     /// A run has used up what it may use in all.
     #[error("{reached}")]
     RunSpent { reached: CapReached },
+    /// The outputs of live runs fill their room, and another run is the one that goes on.
+    #[error("the outputs of live runs fill their room of {bytes_max} bytes; runs go on one after the other")]
+    RunsFull { bytes_max: u64, retry_after: Duration },
     /// The deadline had passed before anything was sent.
     #[error("the deadline passed before the call could start")]
     Deadline,
@@ -141,6 +148,7 @@ impl Refusal {
             Self::Tokens { refused } if is_of_target(refused) => Some(FallbackReason::TokensSpent),
             Self::Tokens { .. }
             | Self::RunSpent { .. }
+            | Self::RunsFull { .. }
             | Self::Volume { .. }
             | Self::Shed { .. }
             | Self::Stranger { .. }
@@ -197,6 +205,7 @@ impl Refusal {
             Self::Volume { .. }
             | Self::Shed { .. }
             | Self::RunSpent { .. }
+            | Self::RunsFull { .. }
             | Self::Stranger { .. }
             | Self::Deadline
             | Self::ShuttingDown
@@ -222,6 +231,10 @@ impl Refusal {
             Self::Stranger { stranger } => stranger_envelope(*stranger),
             Self::Tokens { refused } => tokens_envelope(refused, message),
             Self::RunSpent { reached } => Envelope::new(ErrorCode::QuotaSpent, message).with_detail("cap", reached.cap),
+            Self::RunsFull { bytes_max, retry_after } => Envelope::new(ErrorCode::LoadShed, message)
+                .with_retry_after(retry_after.as_secs_f64())
+                .with_detail("reason", RUNS_FULL)
+                .with_detail("bytes_max", *bytes_max),
             Self::Rate { too_many, retry_after } => Envelope::new(ErrorCode::RateLimited, message)
                 .with_retry_after(retry_after.as_secs_f64())
                 .with_detail("limit", &*too_many.of)

@@ -57,6 +57,8 @@ pub struct Relay {
     pub fallback: Option<Arc<str>>,
     /// The rung of the ladder that is asked, where the agent was refused or failed; set by the runtime.
     pub degraded: Option<Rung>,
+    /// Attempts that this call has made at other targets before; set by the runtime.
+    pub earlier: u32,
 }
 
 /// A piece of a relayed answer.
@@ -75,7 +77,7 @@ pub enum RelayPiece {
 pub struct RelayBegan {
     /// The call.
     pub call_id: String,
-    /// The attempt that answers, from 1.
+    /// The attempt that answers, from 1, over all targets that were asked.
     pub attempt: u32,
     /// The further target that answers, where it is not the first.
     pub fallback: Option<Arc<str>>,

@@ -17,7 +17,11 @@ use super::{
     run_table::RunTable,
 };
 use crate::{
-    model::{envelope::Envelope, event::EventType, run::AttemptRecord},
+    model::{
+        envelope::{Envelope, ErrorCode},
+        event::EventType,
+        run::AttemptRecord,
+    },
     workflow::{
         definition::Effects,
         plan::{
@@ -202,7 +206,7 @@ pub(crate) fn as_plan_result(result: Result<CallReply, CallError>) -> Result<Cal
             Ok(CallDone { output: Value::Null, usage, attempts, instead })
         }
         Err(error) => Err(CallFailed {
-            resend: if error.nothing_sent { Resend::Allowed } else { Resend::Never },
+            resend: if error.nothing_sent { resend_of(&error.envelope) } else { Resend::Never },
             envelope: *error.envelope,
             attempts: error.attempts,
             usage: error.usage,
@@ -212,7 +216,12 @@ pub(crate) fn as_plan_result(result: Result<CallReply, CallError>) -> Result<Cal
 
 /// A refusal of our own in the plan's words.
 pub(crate) fn own_refusal(envelope: Envelope) -> CallFailed {
-    CallFailed { envelope, resend: Resend::Allowed, attempts: Vec::new(), usage: None }
+    let resend = resend_of(&envelope);
+    CallFailed { envelope, resend, attempts: Vec::new(), usage: None }
+}
+
+fn resend_of(refused: &Envelope) -> Resend {
+    if refused.error_code == ErrorCode::NotFound { Resend::WhenBack } else { Resend::Allowed }
 }
 
 /// A refusal that the plan must not wait out.

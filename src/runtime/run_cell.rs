@@ -16,7 +16,9 @@ use super::{
     journal::{Entry, RunOwner},
     orchestrator::OrchestratorMessage,
     parked::ParkedAt,
+    run_handle::EventsPage,
     run_log::{RunLog, Sender},
+    run_room::RunShare,
     run_table::RunTable,
     sync::Mutex,
 };
@@ -27,6 +29,7 @@ use crate::{
         event::{Event, EventType},
         name::Name,
         run::{RunRecord, RunStatus, StepStatus},
+        weight,
     },
     workflow::plan::{
         action::{Action, StepKey},
@@ -72,6 +75,8 @@ pub(crate) struct RunFacts {
     pub(crate) owner: RunOwner,
     /// Prompts that replace an agent's own.
     pub(crate) prompts: BTreeMap<String, Arc<str>>,
+    /// What its outputs take of the room for them.
+    pub(crate) room: RunShare,
 }
 
 /// One run.
@@ -83,6 +88,7 @@ pub(crate) struct RunCell {
     pub(crate) context: CallContext,
     pub(crate) owner: RunOwner,
     pub(crate) prompts: BTreeMap<String, Arc<str>>,
+    pub(crate) room: RunShare,
     /// Ends all of the run's calls and timers.
     pub(crate) ended: CancellationToken,
     /// Cancelled when nobody here moves it any more, though it is not over.
@@ -136,7 +142,7 @@ pub(crate) struct Deferred {
 
 impl RunCell {
     pub(crate) fn new(facts: RunFacts, ended: CancellationToken, plan: RunPlan, log: RunLog, first: Told) -> Self {
-        let RunFacts { id, number, since, class, context, owner, prompts } = facts;
+        let RunFacts { id, number, since, class, context, owner, prompts, room } = facts;
         let (deferred, said) = (VecDeque::new(), Vec::new());
         Self {
             id,
@@ -146,6 +152,7 @@ impl RunCell {
             context,
             owner,
             prompts,
+            room,
             ended,
             let_go: CancellationToken::new(),
             inner: Mutex::new(RunInner {
@@ -229,9 +236,9 @@ impl RunCell {
         self.log.events_after(after)
     }
 
-    /// At most `max` events after the id `after`, in order.
-    pub(crate) fn events_page(&self, after: u64, max: usize) -> Vec<Event> {
-        self.log.events_page(after, max)
+    /// A page of the events after the id `after`, in order.
+    pub(crate) fn events_page(&self, after: u64, page: EventsPage) -> Vec<Event> {
+        self.log.events_page(after, page)
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {
@@ -255,11 +262,13 @@ impl RunCell {
             }
             first
         });
+        self.room.close();
         self.ended.cancel();
     }
 
     /// Nobody here moves it any more, though it is not over.
     pub(crate) fn let_go(&self) {
+        self.room.close();
         self.ended.cancel();
         self.let_go.cancel();
     }
@@ -278,10 +287,27 @@ impl RunCell {
         record
     }
 
+    /// About the memory that its record takes.
+    pub(crate) fn record_bytes(&self) -> usize {
+        match self.final_record() {
+            Some(record) => weight::of_record(&record),
+            None => usize::try_from(lock(&self.inner).plan.output_bytes()).unwrap_or(usize::MAX),
+        }
+    }
+
     /// What it waits for; `None` once it is over.
     pub(crate) fn why(&self) -> Option<Why> {
         let inner = lock(&self.inner);
-        if self.final_record().is_some() { None } else { inner.plan.why() }
+        if self.final_record().is_some() {
+            return None;
+        }
+        // What is to be done next, or told as its end, waits for what led to it.
+        let is_unwritten = inner.last.is_some() || inner.deferred.front().is_some_and(|next| !self.is_written(next));
+        if is_unwritten { Some(Why::Journal) } else { inner.plan.why() }
+    }
+
+    fn is_written(&self, next: &Deferred) -> bool {
+        next.batch.is_some_and(|batch| batch <= self.log.durable())
     }
 
     pub(crate) fn status(&self) -> Option<RunStatus> {

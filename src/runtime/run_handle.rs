@@ -79,10 +79,12 @@ impl Runtime {
             rerun_of: None,
         };
         let plan = RunPlan::new(request.workflow, &request.input, seed)?;
+        let number = self.runs.next_number();
         let context = CallContext { names: Names::Accepted, ..request.context };
         let facts = RunFacts {
+            room: shared.run_room.share(number, context.tenant.as_deref()),
             id: run_id.clone(),
-            number: self.runs.next_number(),
+            number,
             since: created,
             class: shared.compartments.class(context.priority.as_deref()),
             context,
@@ -109,6 +111,7 @@ impl Runtime {
             let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
             return Err(Box::new(envelope.with_retry_after(1.0)));
         }
+        self.shared.run_room.may_accept(tenant)?;
         for step in workflow.steps() {
             if self.shared.agent(step.agent().as_str()).is_none() {
                 let message = format!("step {} asks for agent {}, which is not here", step.id(), step.agent());
@@ -127,6 +130,20 @@ impl Runtime {
     pub fn forget_run(&self, id: &str) {
         self.runs.forget_ended(id);
     }
+}
+
+/// How much of a run's events is read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventsPage {
+    /// So many at most.
+    pub events_max: usize,
+    /// No further one once they take so many bytes of memory.
+    pub bytes_max: usize,
+}
+
+impl EventsPage {
+    /// All there are.
+    pub const WHOLE: Self = Self { events_max: usize::MAX, bytes_max: usize::MAX };
 }
 
 impl RunHandle {
@@ -156,6 +173,16 @@ impl RunHandle {
     /// How it stands now.
     pub fn record(&self) -> RunRecord {
         self.cell.record()
+    }
+
+    /// Its terminal record, shared and not copied; `None` until it is over.
+    pub fn ended_record(&self) -> Option<Arc<RunRecord>> {
+        self.cell.final_record()
+    }
+
+    /// About the memory, in bytes, that its record takes: what it costs to copy it.
+    pub fn record_bytes(&self) -> usize {
+        self.cell.record_bytes()
     }
 
     /// Where it stands, once it is over.
@@ -197,24 +224,24 @@ impl RunHandle {
 
     /// Waits until there are events after the one of id `after`, and gives them. Empty once the run is over and all were given.
     pub async fn next_events(&self, after: u64) -> Vec<Event> {
-        self.next_events_page(after, usize::MAX).await
+        self.next_events_page(after, EventsPage::WHOLE).await
     }
 
-    /// The same, at most `max` of them: what a reader holds is bounded, however many there are.
-    pub async fn next_events_page(&self, after: u64, max: usize) -> Vec<Event> {
+    /// The same, a page of them: what a reader holds is bounded, however many there are.
+    pub async fn next_events_page(&self, after: u64, page: EventsPage) -> Vec<Event> {
         let mut last = self.cell.last_event();
         let mut finished = self.cell.finished();
         loop {
             let over = finished.borrow_and_update().is_some();
             let _ = last.borrow_and_update();
-            let events = self.cell.events_page(after, max);
+            let events = self.cell.events_page(after, page);
             if !events.is_empty() || over {
                 return events;
             }
             tokio::select! {
                 changed = last.changed() => if changed.is_err() { return Vec::new() },
                 changed = finished.changed() => if changed.is_err() { return Vec::new() },
-                () = self.cell.let_go.cancelled() => return self.cell.events_page(after, max),
+                () = self.cell.let_go.cancelled() => return self.cell.events_page(after, page),
             }
         }
     }

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::{
     core::lock,
     journal::{Batch, Entry, Journal},
+    run_handle::EventsPage,
     sync::Mutex,
 };
 use crate::model::{
@@ -70,6 +71,13 @@ struct StoredEvent {
     kind: EventType,
     step: Option<String>,
     data: Value,
+}
+
+impl StoredEvent {
+    /// About the memory that it takes.
+    fn bytes(&self) -> usize {
+        weight::EVENT_BYTES + weight::of_value(&self.data)
+    }
 }
 
 /// Who hands a batch over.
@@ -199,21 +207,29 @@ impl RunLog {
 
     /// Events after the id `after` that may be seen, in order.
     pub(crate) fn events_after(&self, after: u64) -> Vec<Event> {
-        self.events_page(after, usize::MAX)
+        self.events_page(after, EventsPage::WHOLE)
     }
 
-    /// At most `max` events after the id `after`, in order.
-    pub(crate) fn events_page(&self, after: u64, max: usize) -> Vec<Event> {
+    /// A page of the events after the id `after`, in order.
+    pub(crate) fn events_page(&self, after: u64, page: EventsPage) -> Vec<Event> {
         let state = lock(&self.state);
         let shown = &state.events[..state.shown];
         let from = usize::try_from(after).unwrap_or(usize::MAX).min(shown.len());
         let ids = (from as u64 + 1)..;
-        ids.zip(&shown[from..]).take(max).map(|(id, event)| self.event(id, event)).collect()
+        let mut bytes = 0;
+        let fits = |(_, event): &(u64, &StoredEvent)| {
+            // The first one in any case.
+            let has_room = bytes < page.bytes_max;
+            bytes = bytes.saturating_add(event.bytes());
+            has_room
+        };
+        let events = ids.zip(&shown[from..]).take(page.events_max).take_while(fits);
+        events.map(|(id, event)| self.event(id, event)).collect()
     }
 
     /// About the memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
-        lock(&self.state).events.iter().map(|event| weight::EVENT_BYTES + weight::of_value(&event.data)).sum()
+        lock(&self.state).events.iter().map(StoredEvent::bytes).sum()
     }
 
     pub(crate) fn last_event(&self) -> watch::Receiver<u64> {

@@ -51,11 +51,17 @@ pub(crate) struct Line {
     waiting: BTreeMap<u64, Vec<Waiting>>,
 }
 
+/// Tells one time that a step stands in the line from every other: what it was given when it stood there for other targets is not for it
+/// now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Turn(pub(crate) u64);
+
 /// One of them.
 #[derive(Clone)]
 pub(crate) struct Waiting {
     pub(crate) run: Arc<RunCell>,
     pub(crate) key: StepKey,
+    pub(crate) turn: Turn,
     /// Its place; `None` if it was served as it came.
     pub(crate) ticket: Option<Ticket>,
     /// The targets that it waits for.
@@ -75,6 +81,12 @@ impl Line {
             self.waiting.remove(&run.number);
         }
         Some(waiting)
+    }
+
+    /// Whether this step stands there, and still for this time.
+    pub(crate) fn stands(&self, run: &RunCell, key: StepKey, turn: Turn) -> bool {
+        let of_run = self.waiting.get(&run.number);
+        of_run.is_some_and(|of_run| of_run.iter().any(|waiting| (waiting.key, waiting.turn) == (key, turn)))
     }
 
     pub(crate) fn leave_all(&mut self, run: &RunCell) -> Vec<Waiting> {

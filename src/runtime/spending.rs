@@ -32,7 +32,10 @@ use crate::{
         reply::{AttemptFailure, Reply, Usage},
     },
     policy::{
-        compartment::settings::{CompartmentSettings, Rates},
+        compartment::{
+            known_tenants::KnownTenants,
+            settings::{CompartmentSettings, Rates},
+        },
         price::Price,
         tokens::{
             WINDOW,
@@ -99,7 +102,7 @@ struct State {
 impl TokenBook {
     pub(crate) fn new(
         settings: SpendingSettings,
-        compartments: &CompartmentSettings,
+        compartments: (&CompartmentSettings, &Arc<KnownTenants>),
         providers: &[ProviderSettings],
         now: Timestamp,
     ) -> Self {
@@ -120,7 +123,7 @@ impl TokenBook {
     pub(crate) fn configure(
         &self,
         settings: SpendingSettings,
-        compartments: &CompartmentSettings,
+        (compartments, known): (&CompartmentSettings, &Arc<KnownTenants>),
         providers: &[ProviderSettings],
         now: Timestamp,
     ) {
@@ -130,7 +133,7 @@ impl TokenBook {
         let mut rates = providers.iter().map(|(_, rates)| *rates).chain(of_features).chain(of_tiers);
         let is_asked = rates.any(|rates| rates.tokens_per_minute.is_some()) || !settings.prices.is_empty();
         let mut state = lock(&self.state);
-        state.accounts.configure(compartments, &providers, now);
+        state.accounts.configure(compartments, known, &providers, now);
         let is_budgeted =
             |name: &Name| providers.iter().any(|(known, rates)| known == name && rates.tokens_per_minute.is_some());
         state.told.keep(|name| !is_budgeted(name));
@@ -144,7 +147,7 @@ impl TokenBook {
     }
 
     /// Whether a call's size matters to anybody.
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.is_asked.load(Ordering::Acquire) || self.is_told.load(Ordering::Acquire)
     }
 
@@ -364,11 +367,28 @@ impl Spending {
         Some(self.priced(spent?, took))
     }
 
-    /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows.
-    pub(crate) fn lose(mut self, took: Duration) -> Option<Usage> {
-        let reserved = self.reserved.as_ref().filter(|reserved| reserved.sent == Sent::Yes)?;
-        let (prompt_tokens, output_tokens) = reserved.held.tokens();
+    /// It is over and told what it used: settles that, and says what it cost.
+    pub(crate) fn settle_told(&mut self, usage: Usage, took: Duration) -> Usage {
+        if let Some(reserved) = &mut self.reserved {
+            reserved.used = Some((usage.prompt_tokens, usage.output_tokens));
+        }
         self.give_back();
+        self.priced(usage, took)
+    }
+
+    /// The attempt ended where nobody could look: it has used what was reserved for it, as far as anybody knows, and at least the
+    /// `heard` tokens that came of its answer.
+    pub(crate) fn lose(mut self, heard: u64, took: Duration) -> Option<Usage> {
+        let reserved = self.reserved.as_mut().filter(|reserved| reserved.sent == Sent::Yes)?;
+        let (prompt_tokens, held) = reserved.held.tokens();
+        let output_tokens = held.max(heard);
+        if output_tokens > held {
+            reserved.used = Some((prompt_tokens, output_tokens));
+        }
+        self.give_back();
+        if prompt_tokens == 0 && output_tokens == 0 {
+            return None;
+        }
         count_guess(&self.agent, Guess::Lost);
         let counted_by = Some(self.counter.counted_by());
         let usage = Usage { prompt_tokens, output_tokens, estimated: true, counted_by, ..Usage::default() };

@@ -109,7 +109,7 @@ pub(crate) fn spent_unasked(
 }
 
 /// An answer with an error status is no work of a model, and neither is what never left.
-fn is_unpaid(ending: &Ending) -> bool {
+pub(crate) fn is_unpaid(ending: &Ending) -> bool {
     matches!(ending, Ending::Status { .. } | Ending::OwnRefusal | Ending::Loading | Ending::Internal)
         || !ending.connected()
 }

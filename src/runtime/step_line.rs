@@ -11,7 +11,7 @@ use super::{
     refusal::Refusal,
     run_call,
     run_cell::{RunCell, RunInner},
-    run_table::{LINE_MAX, Waiting},
+    run_table::{LINE_MAX, Turn, Waiting},
 };
 use crate::{
     model::envelope::{Envelope, ErrorCode},
@@ -28,13 +28,14 @@ impl OrchestratorActor {
         let agent = self.agent_of(request)?;
         let handle = AgentHandle { shared: Arc::clone(&self.shared), agent };
         let targets = handle.targets_in_line();
-        let lining = Lining::Step { run: Arc::clone(run), key: request.key, line: Bounds::of(LINE_OF_STEPS, LINE_MAX) };
+        let (turn, line) = (Turn(self.shared.next_call()), Bounds::of(LINE_OF_STEPS, LINE_MAX));
+        let lining = Lining::Step { run: Arc::clone(run), key: request.key, turn, line };
         let (asking, now) = (run.context.asking(), self.shared.now());
         let ticket = match self.shared.compartments.line_up(&self.shared, &targets, (asking, None), lining, now) {
             Ok(LinedUp::Waits(ticket)) => Some(ticket),
             Ok(LinedUp::Served(served)) => {
                 let (run, key) = (Arc::clone(run), request.key);
-                let message = OrchestratorMessage::Served { run, key, served: Box::new(served) };
+                let message = OrchestratorMessage::Served { run, key, turn, served: Box::new(served) };
                 self.shared.orchestrator.cast(message);
                 None
             }
@@ -50,12 +51,15 @@ impl OrchestratorActor {
                 return Err(run_call::not_resendable(envelope));
             }
         };
-        lock(&self.runs.line).join(Waiting { run: Arc::clone(run), key: request.key, ticket, targets });
+        lock(&self.runs.line).join(Waiting { run: Arc::clone(run), key: request.key, turn, ticket, targets });
         Ok(())
     }
 
-    /// A step that stood in the line was given everything it lacked.
-    pub(crate) fn served(&self, run: &Arc<RunCell>, key: StepKey, served: Served) {
+    /// A step that stood in the line was given everything it lacked. If it stands there anew by now, for other targets, that goes back.
+    pub(crate) fn served(&self, run: &Arc<RunCell>, (key, turn): (StepKey, Turn), served: Served) {
+        if !lock(&self.runs.line).stands(run, key, turn) {
+            return;
+        }
         let Some(waiting) = self.leave_line(run, key) else { return };
         let Served { way, seats } = served;
         // While the node stops nothing new is begun: it goes on after the restart.
@@ -69,7 +73,10 @@ impl OrchestratorActor {
         let Some(request) = inner.plan.request(key) else { return };
         let given = waiting.targets.get(way).map(|target| (Arc::clone(target), seats));
         let agent = self.agent_of(&request);
-        let result = agent.and_then(|agent| self.try_call(run, &mut inner, (&agent, given), &request));
+        let result = agent.and_then(|agent| {
+            self.has_room(run, &agent, &request, &inner.plan)?;
+            self.try_call(run, &mut inner, (&agent, given), &request)
+        });
         match result {
             Ok(()) => inner.plan.line_left(key, self.shared.now()),
             // Another of its targets lacks a slot now.
@@ -90,7 +97,7 @@ impl OrchestratorActor {
         if run.final_record().is_some() {
             inner.plan.let_go();
         }
-        inner.note_parked(&self.shared);
+        self.turned(run, inner);
     }
 
     /// Whoever was served while nobody was here to be told is asked for anew.

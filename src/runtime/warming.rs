@@ -1,11 +1,7 @@
 //! Models that have to be loaded: who looks after which, the one warm-up of each, and what attempts tell of them. What is believed is
 //! `policy::warmth`'s; here it is asked, told and shown. No breaker is touched: whoever warms up reports its end like any call.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use metrics::Label;
 use tokio::sync::{Notify, Semaphore};
@@ -17,7 +13,7 @@ use super::{
     ports::{Backend, ColdStart, WarmUp},
     rates::Request,
     refusal::Refusal,
-    settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen},
+    settings::{AgentSettings, WarmUpWhen},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -30,14 +26,13 @@ use crate::{
         name::Name,
         reply::AttemptFailure,
     },
-    policy::warmth::{
-        machine::{Ask, Belief, Epoch, WarmUpEnd, Warmth},
-        swaps::Swaps,
-    },
+    policy::warmth::machine::{Ask, Belief, Epoch, WarmUpEnd, Warmth},
 };
 
+mod models;
 mod sight;
 
+pub(crate) use models::Models;
 pub(crate) use sight::Sight;
 
 /// A server that says that it is loading is asked again after this.
@@ -59,6 +54,8 @@ pub(crate) struct ModelCore {
     warmth: Mutex<Warmth>,
     /// Whether an agent that is here uses it. Written by a reload.
     is_here: AtomicBool,
+    /// A reload has put another one of this name in its place: what is still seen of it is shown to nobody. Written by a reload.
+    is_replaced: AtomicBool,
     /// Whether a warm-up is under way: what an admission reads.
     is_warming: AtomicBool,
     /// How often another model threw it out while it was still wanted.
@@ -67,13 +64,6 @@ pub(crate) struct ModelCore {
     ended: Notify,
     /// Callers that wait for that.
     waiting: Semaphore,
-}
-
-/// All models that are looked after.
-#[derive(Default)]
-pub(crate) struct Models {
-    all: Mutex<BTreeMap<Arc<str>, Arc<ModelCore>>>,
-    swaps: Mutex<BTreeMap<Name, Swaps>>,
 }
 
 /// How an agent's model comes to be loaded: what its backend knows, and what was configured over it.
@@ -102,122 +92,27 @@ pub(crate) fn not_warming(agent: &AgentCore, now: Timestamp) -> Result<(), Refus
     }
 }
 
-impl Models {
-    /// The model of an agent, shared with every other agent that uses it there; `None` if nobody looks after it.
-    pub(crate) fn of(
-        &self,
-        agent: &AgentSettings,
-        provider: &ProviderSettings,
-        backend: &dyn Backend,
-    ) -> Option<Arc<ModelCore>> {
-        if cold_start(agent, backend) == ColdStart::Never {
-            return None;
-        }
-        let model = agent.model.clone().filter(|_| provider.loaded_models != LoadedModels::TheOneItHas);
-        let name: Arc<str> = match &model {
-            Some(model) => format!("{}/{model}", provider.name).into(),
-            None => provider.name.as_str().into(),
-        };
-        let mut all = lock(&self.all);
-        let core = all.entry(Arc::clone(&name)).or_insert_with(|| {
-            let core = ModelCore {
-                provider: provider.name.clone(),
-                model,
-                name,
-                is_alone: AtomicBool::new(false),
-                is_here: AtomicBool::new(true),
-                warmth: Mutex::new(Warmth::default()),
-                is_warming: AtomicBool::new(false),
-                swaps: AtomicU64::new(0),
-                ended: Notify::new(),
-                waiting: Semaphore::new(WAITING_MAX),
-            };
-            core.show(Belief::Unknown);
-            metric::count(metric::MODEL_SWAPS, core.labels(), 0);
-            Arc::new(core)
-        });
-        core.is_here.store(true, Ordering::Relaxed);
-        core.is_alone.store(provider.loaded_models.at_most() == Some(1), Ordering::Relaxed);
-        Some(Arc::clone(core))
-    }
-
-    /// Waits until the model of this name is being warmed up no longer. False, at once, if too many wait for it already.
-    pub(crate) async fn until_over(&self, name: &str) -> bool {
-        let Some(model) = lock(&self.all).get(name).map(Arc::clone) else { return true };
-        let Ok(_place) = model.waiting.try_acquire() else { return false };
-        let ended = model.ended.notified();
-        tokio::pin!(ended);
-        // Listening comes before looking, so that no end falls between the two.
-        ended.as_mut().enable();
-        if model.is_warming.load(Ordering::Acquire) {
-            ended.await;
-        }
-        true
-    }
-
-    /// The other models of this one's provider.
-    fn beside(&self, model: &ModelCore) -> Vec<Arc<ModelCore>> {
-        let all = lock(&self.all);
-        all.values().filter(|other| other.provider == model.provider && other.name != model.name).cloned().collect()
-    }
-
-    /// Only the models of these names are used by anybody now; of the others nothing is shown. Those, by provider and model.
-    pub(crate) fn show_only(&self, present: &BTreeSet<Arc<str>>) -> Vec<(Name, Option<String>)> {
-        let all: Vec<_> = lock(&self.all).values().cloned().collect();
-        let mut gone = Vec::new();
-        for model in all.into_iter().filter(|model| !present.contains(&model.name)) {
-            model.is_here.store(false, Ordering::Relaxed);
-            model.show(Belief::Unknown);
-            gone.push((model.provider.clone(), model.model.clone()));
-        }
-        gone
-    }
-
-    /// Shows what is believed by now: an unused model grows cold without anybody saying so.
-    pub(crate) fn show(&self, now: Timestamp) {
-        let all: Vec<_> = lock(&self.all).values().cloned().collect();
-        for model in all {
-            model.show(model.belief(now));
-        }
-    }
-
-    /// `model` was loaded: on a server that keeps one, whoever was there is gone.
-    fn was_loaded(&self, model: &ModelCore, now: Timestamp) {
-        if !model.is_alone.load(Ordering::Relaxed) {
-            return;
-        }
-        for other in self.beside(model) {
-            let was_warm = lock(&other.warmth).evicted(now);
-            other.show(other.belief(now));
-            if was_warm {
-                self.count_swap(&other, now);
-            }
-        }
-    }
-
-    /// `model` was found cold though it had been used not long ago, at `used_at`: a swap, if another one was loaded since.
-    fn was_surprised(&self, model: &ModelCore, used_at: Option<Timestamp>, now: Timestamp) {
-        let Some(used_at) = used_at else { return };
-        if self.beside(model).iter().any(|other| lock(&other.warmth).was_loaded_after(used_at)) {
-            self.count_swap(model, now);
-        }
-    }
-
-    fn count_swap(&self, thrown_out: &ModelCore, now: Timestamp) {
-        metric::count(metric::MODEL_SWAPS, thrown_out.labels(), 1);
-        thrown_out.swaps.fetch_add(1, Ordering::Relaxed);
-        let alarm = lock(&self.swaps).entry(thrown_out.provider.clone()).or_default().count(now);
-        if alarm {
-            tracing::warn!(
-                provider = thrown_out.provider.as_str(),
-                model = &*thrown_out.name,
-                "agents evict each other's model: each call pays for a load; let them use one model, or give the server room for all"
-            );
-        }
-    }
-}
-
 impl ModelCore {
+    /// One of which nothing is known.
+    fn unknown(name: &Arc<str>, provider: &Name, model: Option<String>) -> Arc<Self> {
+        let core = Self {
+            provider: provider.clone(),
+            model,
+            name: Arc::clone(name),
+            is_alone: AtomicBool::new(false),
+            is_here: AtomicBool::new(true),
+            is_replaced: AtomicBool::new(false),
+            warmth: Mutex::new(Warmth::default()),
+            is_warming: AtomicBool::new(false),
+            swaps: AtomicU64::new(0),
+            ended: Notify::new(),
+            waiting: Semaphore::new(WAITING_MAX),
+        };
+        core.show(Belief::Unknown);
+        metric::count(metric::MODEL_SWAPS, core.labels(), 0);
+        Arc::new(core)
+    }
+
     /// What is believed of it.
     pub(crate) fn belief(&self, now: Timestamp) -> Belief {
         lock(&self.warmth).belief(now)
@@ -241,6 +136,9 @@ impl ModelCore {
     }
 
     fn show(&self, belief: Belief) {
+        if self.is_replaced.load(Ordering::Relaxed) {
+            return;
+        }
         let is_here = self.is_here.load(Ordering::Relaxed);
         for state in Belief::ALL {
             let mut labels = self.labels();
@@ -349,8 +247,7 @@ impl WarmingUp {
         if end == WarmUpEnd::Loaded {
             shared.models.was_loaded(model, now);
         }
-        model.ended.notify_waiters();
-        shared.orchestrator.cast(OrchestratorMessage::Warmed(users_of(shared, model)));
+        tell_over(shared, model);
     }
 }
 
@@ -360,6 +257,12 @@ impl Drop for WarmingUp {
             self.end(WarmUpEnd::StillCold, "given_up");
         }
     }
+}
+
+/// Nobody warms this model up any more: whoever waited for that asks again.
+fn tell_over(shared: &Shared, model: &Arc<ModelCore>) {
+    model.ended.notify_waiters();
+    shared.orchestrator.cast(OrchestratorMessage::Warmed(users_of(shared, model)));
 }
 
 /// The agents that use a model.

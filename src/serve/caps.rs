@@ -10,13 +10,14 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::answer::{body::too_large, failure::Failure};
+use super::{
+    answer::{body::too_large, failure::Failure},
+    answer_room::AnswerRooms,
+};
 use crate::settings::serve::ServeSettings;
 
 /// Bytes of bodies are counted in blocks of this size.
 const BLOCK_BYTES: usize = 1024;
-/// What of answers is bounded.
-const ANSWERS: &str = "bytes of answers that are not read yet";
 /// The longest that a stream waits to be opened.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
@@ -29,9 +30,8 @@ pub struct Caps {
     streams: Arc<Semaphore>,
     openings: Arc<Semaphore>,
     body_blocks: Arc<Semaphore>,
-    answer_blocks: Arc<Semaphore>,
-    act_answer_blocks: Arc<Semaphore>,
-    answers_bytes_max: usize,
+    /// Answers that are not read yet.
+    pub answers: AnswerRooms,
     runs: Arc<Semaphore>,
     run_blocks: Arc<Semaphore>,
     runs_bytes_max: u64,
@@ -70,22 +70,16 @@ impl Caps {
     /// Caps as configured.
     pub fn new(settings: &ServeSettings) -> Self {
         let semaphore = |count: u32| Arc::new(Semaphore::new(count as usize));
-        let blocks = |bytes: u64| {
-            let blocks = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK_BYTES;
-            Arc::new(Semaphore::new(blocks.min(Semaphore::MAX_PERMITS)))
-        };
         Self {
             calls: semaphore(settings.calls_max),
             uploads: semaphore(settings.uploads_max),
             queries: semaphore(settings.queries_max),
             streams: semaphore(settings.streams_max),
             openings: semaphore(settings.queries_max),
-            body_blocks: blocks(settings.bodies_bytes_max),
-            answer_blocks: blocks(settings.answers_bytes_max),
-            act_answer_blocks: blocks(settings.answers_bytes_max),
-            answers_bytes_max: usize::try_from(settings.answers_bytes_max).unwrap_or(usize::MAX),
+            body_blocks: block_semaphore(settings.bodies_bytes_max),
+            answers: AnswerRooms::new(settings),
             runs: semaphore(settings.runs_live_max),
-            run_blocks: blocks(settings.runs_bytes_max),
+            run_blocks: block_semaphore(settings.runs_bytes_max),
             runs_bytes_max: settings.runs_bytes_max,
             tenant_runs: Arc::default(),
             tenant_runs_max: settings.runs_tenant_max.into(),
@@ -101,12 +95,10 @@ impl Caps {
         }
     }
 
-    /// A place for a call of an agent or model; it lasts as long as the answer is under way. There is none while answers that were paid
-    /// for already fill their room, since none of those can be refused.
-    pub fn call(&self) -> Result<Place, Failure> {
-        if self.act_answer_blocks.available_permits() == 0 {
-            return Err(Failure::busy(ANSWERS));
-        }
+    /// A place for a call of an agent or model; it lasts as long as the answer is under way. There is none for an asker whose earlier
+    /// answers are not read.
+    pub fn call(&self, asker: Option<&str>) -> Result<Place, Failure> {
+        self.answers.may_call(asker)?;
         place(&self.calls, "calls")
     }
 
@@ -151,26 +143,7 @@ impl Caps {
 
     /// Room for a body that is about to be read.
     pub fn body(&self) -> BodyRoom {
-        BodyRoom { blocks: Arc::clone(&self.body_blocks), what: "bytes of bodies", held: None, bytes: 0 }
-    }
-
-    /// Room for an answer that is on its way out and can be asked for again. One that is larger than all the room goes out alone.
-    pub fn answer(&self, bytes: usize) -> Result<BodyRoom, Failure> {
-        let mut room = BodyRoom { blocks: Arc::clone(&self.answer_blocks), what: ANSWERS, held: None, bytes: 0 };
-        room.grow(bytes.min(self.answers_bytes_max / BLOCK_BYTES * BLOCK_BYTES))?;
-        Ok(room)
-    }
-
-    /// The same for the answer of an act that was paid for: it takes what room there is and goes out in any case. As long as there is none
-    /// left no such act begins.
-    pub fn answer_of_act(&self, bytes: usize) -> BodyRoom {
-        let blocks = Arc::clone(&self.act_answer_blocks);
-        let mut room = BodyRoom { blocks, what: ANSWERS, held: None, bytes: 0 };
-        while room.grow(bytes.min(room.blocks.available_permits().saturating_mul(BLOCK_BYTES))).is_err() {
-            // Somebody else took of it in between.
-            room.bytes = 0;
-        }
-        room
+        BodyRoom::within(&self.body_blocks, "bytes of bodies")
     }
 
     /// A place for a run of this tenant whose input has so many bytes, for as long as it is not over.
@@ -186,12 +159,7 @@ impl Caps {
         let bytes_of_tenant =
             bytes_of_tenant.ok_or_else(|| Failure::busy("bytes of inputs of live runs of this tenant"))?;
         let place = place(&self.runs, "live runs")?;
-        let mut room = BodyRoom {
-            blocks: Arc::clone(&self.run_blocks),
-            what: "bytes of inputs of live runs",
-            held: None,
-            bytes: 0,
-        };
+        let mut room = BodyRoom::within(&self.run_blocks, "bytes of inputs of live runs");
         room.grow(input_bytes)?;
         Ok(RunPlace { place, room, of_tenant, bytes_of_tenant })
     }
@@ -229,6 +197,20 @@ pub struct BodyRoom {
 }
 
 impl BodyRoom {
+    /// None yet, of what these are blocks of.
+    pub(super) fn within(blocks: &Arc<Semaphore>, what: &'static str) -> Self {
+        Self { blocks: Arc::clone(blocks), what, held: None, bytes: 0 }
+    }
+
+    /// Takes room for `bytes` more, or for as many as there is.
+    pub(super) fn grow_as_far_as_there_is(&mut self, bytes: usize) {
+        let before = self.bytes;
+        while self.grow(bytes.min(self.blocks.available_permits().saturating_mul(BLOCK_BYTES))).is_err() {
+            // Somebody else took of it in between.
+            self.bytes = before;
+        }
+    }
+
     /// Takes room for `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
         let before = self.bytes.div_ceil(BLOCK_BYTES);
@@ -250,6 +232,12 @@ fn large_at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |processors| (processors.get() / 2).max(1))
 }
 
+/// One permit a block of so many bytes.
+pub(super) fn block_semaphore(bytes: u64) -> Arc<Semaphore> {
+    let blocks = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK_BYTES;
+    Arc::new(Semaphore::new(blocks.min(Semaphore::MAX_PERMITS)))
+}
+
 fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
     let permit = Arc::clone(semaphore).try_acquire_owned().map_err(|_| Failure::busy(what))?;
     Ok(Place { permit })
@@ -257,7 +245,7 @@ fn place(semaphore: &Arc<Semaphore>, what: &str) -> Result<Place, Failure> {
 
 /// Counts by name; a name without any is forgotten.
 #[derive(Debug)]
-struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u64>>);
+pub(super) struct Counts<K: Eq + Hash>(Mutex<HashMap<K, u64>>);
 
 impl<K: Eq + Hash> Default for Counts<K> {
     fn default() -> Self {
@@ -265,15 +253,23 @@ impl<K: Eq + Hash> Default for Counts<K> {
     }
 }
 
+/// What somebody holds of a count.
 #[derive(Debug)]
-struct Counted<K: Eq + Hash> {
+pub(super) struct Counted<K: Eq + Hash> {
     counts: Arc<Counts<K>>,
     name: K,
     many: u64,
 }
 
+impl Counts<String> {
+    /// What those of this name hold.
+    pub(super) fn of(counts: &Arc<Self>, name: &str) -> u64 {
+        counts.0.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied().unwrap_or(0)
+    }
+}
+
 impl<K: Eq + Hash + Clone> Counts<K> {
-    fn take(counts: &Arc<Self>, name: K, many: u64, max: u64) -> Option<Counted<K>> {
+    pub(super) fn take(counts: &Arc<Self>, name: K, many: u64, max: u64) -> Option<Counted<K>> {
         let mut map = counts.0.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = map.get(&name).copied().unwrap_or(0).saturating_add(many);
         if sum > max {

@@ -9,6 +9,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{answer::failure::Failure, state::AppState};
 use crate::{
+    journal::health::Health as JournalState,
     model::envelope::{Envelope, ErrorCode},
     runtime::pulse::LastTurns,
 };
@@ -25,6 +26,15 @@ pub const STILL_MAX: Duration = Duration::from_secs(10);
 pub struct Health {
     /// `ok`.
     pub status: &'static str,
+}
+
+/// A service that takes work.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Readiness {
+    /// `ready`; `taking_over` while a predecessor still has the journal: requests wait for it here.
+    pub status: &'static str,
+    /// What of it does not work now; empty if nothing.
+    pub holds: Vec<String>,
 }
 
 /// The routes.
@@ -46,14 +56,32 @@ pub(crate) async fn healthz(State(state): State<AppState>) -> Result<Json<Health
     Ok(Json(Health { status: "ok" }))
 }
 
-/// Takes work: the journal is its own and it is not stopping. Asked while a predecessor still has the journal, it waits for it a moment:
-/// requests are taken in all the time.
-#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Health), (status = 503, description = "it is starting or stopping: `SHUTTING_DOWN`")))]
-pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Health>, Failure> {
+/// Takes work: the journal is its own and writes, and it is not stopping. While a predecessor hands the journal over requests are taken in and wait for it, so it is ready then too; whoever only asks for that hurries nobody. Where new runs are refused and everything else goes on, `holds` says so.
+#[utoipa::path(get, path = "/readyz", tag = "health", security(()), responses((status = 200, body = Readiness), (status = 503, description = "it is starting or stopping: `SHUTTING_DOWN`; or the journal cannot write, so that runs stand still: `INTERNAL`")))]
+pub(crate) async fn readyz(State(state): State<AppState>) -> Result<Json<Readiness>, Failure> {
     state.ending.check_ready()?;
-    if let Ok(Ok(_)) = tokio::time::timeout(START_WAIT, state.running()).await {
-        return Ok(Json(Health { status: "ready" }));
+    let Ok(Ok(running)) = tokio::time::timeout(start_wait(&state), state.running_at_leisure()).await else {
+        if state.door.is_handed_over() {
+            let holds = vec!["a predecessor still has the journal: requests wait for it".to_owned()];
+            return Ok(Json(Readiness { status: "taking_over", holds }));
+        }
+        let message = "this node is starting";
+        return Err(Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0).into());
+    };
+    let journal = running.journal.health();
+    if let JournalState::Failing { since_ms, error } = &journal.health {
+        let envelope = error.to_envelope().with_detail("since_ms", *since_ms);
+        return Err(Envelope { message: format!("{error}; runs stand still until it writes again"), ..envelope }.into());
     }
-    let message = "this node is starting";
-    Err(Envelope::new(ErrorCode::ShuttingDown, message).with_retry_after(1.0).into())
+    let holds = if journal.is_nearly_full {
+        vec!["the journal is near journal.size_max: new runs are refused, those under way go on".to_owned()]
+    } else {
+        Vec::new()
+    };
+    Ok(Json(Readiness { status: "ready", holds }))
+}
+
+/// A probe that is answered at once in any case does not wait.
+fn start_wait(state: &AppState) -> Duration {
+    if state.door.is_handed_over() { Duration::ZERO } else { START_WAIT }
 }

@@ -7,6 +7,7 @@ pub mod access;
 pub mod agent_server;
 pub mod agents;
 pub mod answer;
+pub mod answer_room;
 pub mod caps;
 pub mod cors;
 pub mod deferred;

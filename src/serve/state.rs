@@ -1,6 +1,14 @@
 //! What every handler holds: settings, keys, caps, workflows, and the door to the runtime. Decides nothing.
 
-use std::{collections::BTreeMap, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
@@ -126,11 +134,23 @@ pub struct Door<T> {
     inside: watch::Sender<Option<Arc<T>>>,
     /// Somebody who is in a hurry has come to it while it was shut.
     wanted: CancellationToken,
+    /// A predecessor is about to hand over what will be inside.
+    is_handed_over: AtomicBool,
+}
+
+/// Whether a predecessor is about to hand something over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coming {
+    /// It said so.
+    Soon,
+    /// It is there, or there is no telling when it comes.
+    NotSaid,
 }
 
 impl<T> Default for Door<T> {
     fn default() -> Self {
-        Self { inside: watch::Sender::new(None), wanted: CancellationToken::new() }
+        let (wanted, is_handed_over) = (CancellationToken::new(), AtomicBool::new(false));
+        Self { inside: watch::Sender::new(None), wanted, is_handed_over }
     }
 }
 
@@ -148,6 +168,16 @@ impl<T> Door<T> {
     /// What is inside, if it is there.
     pub fn now(&self) -> Option<Arc<T>> {
         self.inside.borrow().clone()
+    }
+
+    /// Whether what will be inside is on its way: a predecessor said that it hands it over.
+    pub fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Relaxed)
+    }
+
+    /// A predecessor hands over what will be inside, or it does not any more.
+    pub fn comes_from_predecessor(&self, is_so: Coming) {
+        self.is_handed_over.store(is_so == Coming::Soon, Ordering::Relaxed);
     }
 
     /// Waits until somebody in a hurry has come to the shut door.

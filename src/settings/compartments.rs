@@ -12,7 +12,7 @@ use super::{
 use crate::{
     model::name::Name,
     policy::compartment::{
-        directory::SHARED_TENANT,
+        known_tenants::SHARED_TENANT,
         settings::{
             CompartmentSettings, CountedTokens, FEATURES_MAX, FeatureSettings, LINE_MAX, LINE_MAX_DEFAULT, Rates,
             TENANTS_MAX, TENANTS_MAX_DEFAULT, TIERS_MAX, TenantSettings, TierSettings, UnknownFeature, UnknownTenant,

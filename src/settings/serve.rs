@@ -39,6 +39,9 @@ pub struct ServeSettings {
     pub grace: Duration,
     /// How long requests wait at most for a journal that a predecessor still holds.
     pub handover_wait: Duration,
+    /// How long steps under way may go on once somebody waits at a successor for the journal; those that must not be made twice have all
+    /// of grace.
+    pub handover_steps_wait: Duration,
     /// Connections at once; a small reserve beyond it serves health, queries and operator acts only.
     pub connections_max: u32,
     /// Connections at once from one address; `None` = as many as there are, since behind a proxy all come from one.
@@ -69,6 +72,8 @@ pub struct ServeSettings {
     pub bodies_bytes_max: u64,
     /// Bytes of all answers at once that were built whole and are not read yet: those of questions, and as many again of calls.
     pub answers_bytes_max: u64,
+    /// Those of one tenant, or of one key that has none.
+    pub answers_tenant_bytes_max: u64,
     /// Runs that were asked for here and are not over, at once.
     pub runs_live_max: u32,
     /// Bytes of the inputs of those runs. While a run goes on its input is in memory, up to three times.
@@ -77,6 +82,8 @@ pub struct ServeSettings {
     pub runs_tenant_max: u32,
     /// Bytes of the inputs of those.
     pub runs_tenant_bytes_max: u64,
+    /// About the memory in bytes of the outputs of all runs that are not over.
+    pub runs_outputs_bytes_max: u64,
     /// Calls of agents and model requests at once.
     pub calls_max: u32,
     /// Uploads at once.
@@ -108,6 +115,7 @@ impl Default for ServeSettings {
             open_to_network: OpenToNetwork::Never,
             grace: Duration::from_secs(30),
             handover_wait: Duration::from_secs(60),
+            handover_steps_wait: Duration::from_secs(5),
             connections_max: 10_000,
             connections_per_address_max: None,
             http2_streams_max: 256,
@@ -123,10 +131,12 @@ impl Default for ServeSettings {
             body_bytes_max: 32 * 1024 * 1024,
             bodies_bytes_max: 512 * 1024 * 1024,
             answers_bytes_max: 256 * 1024 * 1024,
+            answers_tenant_bytes_max: 64 * 1024 * 1024,
             runs_live_max: 20_000,
             runs_tenant_max: 10_000,
             runs_tenant_bytes_max: 256 * 1024 * 1024,
             runs_bytes_max: 512 * 1024 * 1024,
+            runs_outputs_bytes_max: 512 * 1024 * 1024,
             calls_max: 2_000,
             uploads_max: 64,
             uploads_key_max: 16,
@@ -151,6 +161,7 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         open_to_network: read_open(&mut reader),
         grace: reader.duration_from_zero("grace", fallback.grace),
         handover_wait: reader.duration("handover_wait", fallback.handover_wait),
+        handover_steps_wait: reader.duration_from_zero("handover_steps_wait", fallback.handover_steps_wait),
         connections_max: count(&mut reader, "connections_max", fallback.connections_max),
         connections_per_address_max: read_per_address(&mut reader),
         http2_streams_max: count(&mut reader, "http2_streams_max", fallback.http2_streams_max),
@@ -166,10 +177,12 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         body_bytes_max: bytes(&mut reader, "body_bytes_max", fallback.body_bytes_max),
         bodies_bytes_max: bytes(&mut reader, "bodies_bytes_max", fallback.bodies_bytes_max),
         answers_bytes_max: bytes(&mut reader, "answers_bytes_max", fallback.answers_bytes_max),
+        answers_tenant_bytes_max: bytes(&mut reader, "answers_tenant_bytes_max", fallback.answers_tenant_bytes_max),
         runs_tenant_max: count(&mut reader, "runs_tenant_max", fallback.runs_tenant_max),
         runs_tenant_bytes_max: bytes(&mut reader, "runs_tenant_bytes_max", fallback.runs_tenant_bytes_max),
         runs_live_max: count(&mut reader, "runs_live_max", fallback.runs_live_max),
         runs_bytes_max: bytes(&mut reader, "runs_bytes_max", fallback.runs_bytes_max),
+        runs_outputs_bytes_max: bytes(&mut reader, "runs_outputs_bytes_max", fallback.runs_outputs_bytes_max),
         calls_max: count(&mut reader, "calls_max", fallback.calls_max),
         uploads_max: count(&mut reader, "uploads_max", fallback.uploads_max),
         upload_bytes_per_second_min: count(

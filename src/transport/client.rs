@@ -1,7 +1,12 @@
 //! One HTTP client a provider: where it is, what is sent with every request, and what may never be seen of it.
 //! Sends one request and hands back the head of a good answer; nothing here repeats, follows or waits for a second one.
 
-use std::{cmp::Reverse, fmt, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
@@ -10,7 +15,7 @@ use reqwest::{
     Method,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
 };
-use url::{Host, Url};
+use url::Url;
 
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
@@ -20,6 +25,7 @@ use crate::{
 use super::{
     captured::HEARD_BYTES_MAX,
     error_body::{AnswerHead, ErrorPointers, failure_of_answer},
+    http_client::{Packed, http_client},
     recording::{Recording, Sent},
     secret::{Secret, scrub_failure},
     tap::{TAP_BYTES_MAX, Tap},
@@ -144,7 +150,9 @@ impl fmt::Debug for ProviderOptions {
 /// The client of one provider.
 #[derive(Clone)]
 pub struct ProviderClient {
-    pub(super) http: reqwest::Client,
+    http: reqwest::Client,
+    as_sent: Arc<OnceLock<reqwest::Client>>,
+    connect_timeout: Duration,
     base_url: Url,
     pub(super) headers: HeaderMap,
     secrets: Arc<Vec<Secret>>,
@@ -166,26 +174,25 @@ impl ProviderClient {
     pub fn try_new(options: &ProviderOptions) -> Result<Self, InvalidProvider> {
         let base_url = with_query(checked_url(&options.base_url)?, &all_parameters(options))?;
         let headers = checked_headers(options)?;
-        let mut builder = reqwest::Client::builder()
-            .user_agent(concat!("watertight/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(options.connect_timeout)
-            .redirect(reqwest::redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .referer(false)
-            .tcp_nodelay(true)
-            .pool_idle_timeout(POOL_IDLE)
-            .http1_max_headers(HEADERS_MAX)
-            .http2_max_header_list_size(HEADER_BYTES_MAX);
-        if is_loopback(&base_url) {
-            // A proxy of the environment cannot reach what runs on this very machine.
-            builder = builder.no_proxy();
-        }
-        let http = builder
-            .build()
+        let connect_timeout = options.connect_timeout;
+        let http = http_client(&base_url, connect_timeout, Packed::Unpacked)
             .map_err(|error| InvalidProvider::new("base_url", &shown(&base_url), chain(&error.without_url())))?;
         let secrets = Arc::new(secrets_of(options, &base_url));
         let body_bytes_max = options.body_bytes_max;
-        Ok(Self { http, base_url, headers, secrets, body_bytes_max, tap: Arc::default(), vendor: Arc::default() })
+        let (as_sent, tap, vendor) = Default::default();
+        Ok(Self { http, as_sent, connect_timeout, base_url, headers, secrets, body_bytes_max, tap, vendor })
+    }
+
+    /// What tells its provider from every other one; it may hold secrets.
+    pub(super) fn stands_at(&self) -> Arc<str> {
+        self.base_url.as_str().into()
+    }
+
+    /// The client for what is handed on as it comes; made when it is first wanted.
+    pub(super) fn as_sent(&self) -> &reqwest::Client {
+        // One like it was made before: where no second one can be had, the first one hands on all but packed bodies as they come.
+        let made = || http_client(&self.base_url, self.connect_timeout, Packed::AsSent);
+        self.as_sent.get_or_init(|| made().unwrap_or_else(|_| self.http.clone()))
     }
 
     /// From now on `tap` hears every exchange of this client and of its clones; a tap before it no longer does.
@@ -386,15 +393,6 @@ fn secrets_of(options: &ProviderOptions, base_url: &Url) -> Vec<Secret> {
 pub(super) fn shown(url: &Url) -> String {
     let authority = &url[url::Position::BeforeHost..url::Position::AfterPath];
     format!("{}://{authority}", url.scheme())
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
 }
 
 #[cfg(test)]

@@ -25,6 +25,11 @@ const HIDDEN_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("api-key"),
 ];
 
+/// Names of parameters that hold a signature beside those that end with "signature".
+const SIGNED_NAMES: [&[u8]; 2] = [b"?sig", b"&sig"];
+/// What is shorter is no signature.
+const SIGNATURE_BYTES_MIN: usize = 16;
+
 /// What must not be seen, in each form that it may have on the wire; the longest first, so that nothing stays of what begins with
 /// another.
 #[derive(Default)]
@@ -54,6 +59,14 @@ impl Hiding {
         Self(forms)
     }
 
+    /// Hides these as well.
+    pub(super) fn and(mut self, found: Vec<String>) -> Self {
+        self.0.extend(found);
+        self.0.sort_by(|left, right| (Reverse(left.len()), left).cmp(&(Reverse(right.len()), right)));
+        self.0.dedup();
+        self
+    }
+
     /// `text` without any of them.
     pub(super) fn hide(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, form| text.replace(form, HIDDEN))
@@ -71,6 +84,31 @@ impl Hiding {
             text.push_str(HIDDEN);
         }
     }
+}
+
+/// The signatures of signed URLs in a body: whoever holds such a URL reads what is there without a key. They are written with signs that
+/// no escaping changes.
+pub(super) fn signatures_in(body: &[u8]) -> Vec<String> {
+    let mut found = Vec::new();
+    let is_of_name = |name: &[u8]| {
+        let ends_with =
+            |known: &[u8]| name.len() >= known.len() && name[name.len() - known.len()..].eq_ignore_ascii_case(known);
+        ends_with(b"signature") || SIGNED_NAMES.iter().any(|known| ends_with(known))
+    };
+    let mut from = 0;
+    while let Some(length) = body[from..].iter().position(|byte| *byte == b'=') {
+        let (name, value) = (&body[from..from + length], &body[from + length + 1..]);
+        from += length + 1;
+        if !is_of_name(name) {
+            continue;
+        }
+        let is_of_value = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~%+/".contains(byte);
+        let value: Vec<u8> = value.iter().copied().take_while(is_of_value).collect();
+        if value.len() >= SIGNATURE_BYTES_MIN {
+            found.extend(String::from_utf8(value));
+        }
+    }
+    found
 }
 
 /// A text as it may stand in a JSON string: some writers escape slashes too.
@@ -117,4 +155,28 @@ pub(super) fn readable(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signatures_of_urls_are_found_and_hidden_wherever_they_are_repeated() {
+        for (body, want) in [
+            (
+                r#"{"url":"http://h/v1/files/file-1?signature=19c8f.AbC-dEf_0123456789"}"#,
+                vec!["19c8f.AbC-dEf_0123456789"],
+            ),
+            (r#"{"text":"https://s/x?a=1&X-Amz-Signature=0123456789abcdef0123&b=2"}"#, vec!["0123456789abcdef0123"]),
+            (r#"{"text":"https://s/x?se=1&sig=ab%2Bcd0123456789ef%3D"}"#, vec!["ab%2Bcd0123456789ef%3D"]),
+            (r#"{"text":"signature=short, and signature = 0123456789abcdef0123"}"#, vec![]),
+            (r#"{"text":"design=0123456789abcdef0123"}"#, vec![]),
+            ("signature=", vec![]),
+        ] {
+            assert_eq!(signatures_in(body.as_bytes()), want, "{body}");
+            let hidden = Hiding::default().and(signatures_in(body.as_bytes())).hide(body);
+            assert!(want.iter().all(|signature| !hidden.contains(signature)), "{hidden}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ pub mod error_code;
 pub(crate) mod fake_server;
 mod hiding;
 pub mod http_agent;
+mod http_client;
 pub mod inward;
 pub mod json_pointer;
 pub mod ndjson;

@@ -37,16 +37,16 @@ impl ProviderClient {
         body: Option<Bytes>,
     ) -> Result<PassedOn, AttemptFailure> {
         headers.extend(self.headers.clone());
-        // What would be unpacked here could not go back as it came.
+        // So that its usage and its errors can be read; what comes packed all the same goes back so.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        let mut request = self.http.request(method, self.url(path_and_query)).headers(headers);
+        let http = self.as_sent();
+        let mut request = http.request(method, self.url(path_and_query)).headers(headers);
         if let Some(body) = body {
             request = request.body(body);
         }
         let request = request.build().map_err(failure_of_error)?;
         let is_head_only = request.method() == Method::HEAD;
-        let incoming =
-            Incoming::answer_to(self.http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
+        let incoming = Incoming::answer_to(http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
         Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), is_head_only, incoming })
     }
 }

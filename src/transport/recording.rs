@@ -9,7 +9,10 @@ use std::{
 use bytes::Bytes;
 use reqwest::{Method, Request, Response, StatusCode, Url, Version, header::HeaderMap};
 
-use super::{hiding::Hiding, secret::Secret};
+use super::{
+    hiding::{Hiding, signatures_in},
+    secret::Secret,
+};
 
 /// What was sent.
 pub(super) struct Sent {
@@ -29,7 +32,7 @@ impl Sent {
 
     /// What must not be seen of this exchange.
     pub(super) fn hiding(&self) -> Hiding {
-        Hiding::of(&self.headers, &self.secrets)
+        Hiding::of(&self.headers, &self.secrets).and(signatures_in(&self.body))
     }
 }
 

@@ -47,6 +47,7 @@ pub struct ModelServer {
 }
 
 /// What one agent uses of it.
+#[derive(Clone)]
 pub struct ServedModel {
     /// The server.
     pub server: Arc<ModelServer>,
@@ -54,6 +55,8 @@ pub struct ServedModel {
     pub model: &'static str,
     /// What its adapter knows.
     pub cold_start: ColdStart,
+    /// What its settings load it as.
+    pub loads_as: &'static str,
 }
 
 /// Counts one more while it lives.
@@ -101,7 +104,7 @@ impl ModelServer {
     /// An agent's way to `model` here, through an adapter that knows how long models are kept.
     pub fn model(self: &Arc<Self>, model: &'static str) -> Arc<ServedModel> {
         let cold_start = ColdStart::OnDemand { keeps_for: Some(self.keeps_for) };
-        Arc::new(ServedModel { server: Arc::clone(self), model, cold_start })
+        Arc::new(ServedModel { server: Arc::clone(self), model, cold_start, loads_as: "usual" })
     }
 
     /// Loads that ended, loads that were aborted, warm-ups that came.
@@ -164,6 +167,14 @@ impl Backend for ServedModel {
             server.touch(self.model);
             Ok(Reply::of(json!({ "from": request.agent })))
         })
+    }
+
+    fn stands_at(&self) -> Option<Arc<str>> {
+        Some(format!("{:p}", Arc::as_ptr(&self.server)).into())
+    }
+
+    fn loads_as(&self) -> Option<Arc<str>> {
+        Some(self.loads_as.into())
     }
 
     fn cold_start(&self) -> ColdStart {

@@ -114,6 +114,7 @@ async fn nothing_is_built_upon_what_is_not_written() {
     node.journal.stick();
     tokio::time::sleep(s(5)).await;
     assert_eq!((backends[0].count(), run.events_after(0).len()), (0, 0), "its start is not written");
+    assert_eq!(run.why(), Some(Why::Journal), "and it says so");
     assert!(run.status().is_none());
     node.journal.heal();
     assert_eq!(end(&run).await.status, RunStatus::Completed);
@@ -146,6 +147,7 @@ async fn cancel_and_deadline_work_while_the_journal_is_stuck() {
     }
     for run in [&cancelled, &late] {
         assert!(run.status().is_none() && !run.record().status.is_terminal(), "its end is not written");
+        assert_eq!(run.why(), Some(Why::Journal));
         assert!(run.events_after(0).iter().all(|event| event.kind != EventType::RunFinished));
     }
     node.journal.heal();

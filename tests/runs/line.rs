@@ -6,12 +6,17 @@ use serde_json::json;
 use tokio::time::Instant;
 use watertight::{
     model::run::RunStatus,
-    runtime::settings::{AgentSettings, ProviderSettings},
+    policy::compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
+    runtime::{
+        call::CallContext,
+        parts::Parts,
+        settings::{AgentSettings, ProviderSettings},
+    },
     workflow::plan::why::Why,
 };
 
 use crate::{
-    kit::{Answer, Scripted, agent, builder, call_later, code, provider, settle},
+    kit::{Answer, Scripted, agent, builder, call_later, code, name, provider, settle},
     support::{
         alone, assert_called_once, assert_idle, callers, chain, end, kinds, ms, runtime, s, start, start_with, step,
         workflow,
@@ -162,4 +167,46 @@ async fn the_line_has_an_end() {
     assert_eq!(backend.peak.load(Ordering::SeqCst), 1);
     settle().await;
     assert_idle(&runtime, &[backend]);
+}
+
+/// A slot that a step was given at a target that is gone when it hears of it is no slot of the one in its place.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_at_a_target_that_is_gone_is_not_used_at_another() {
+    let (moved, busy) = (Scripted::always(Answer::Good.after(s(1))), Scripted::always(Answer::Good.after(s(10))));
+    let parts = |at: &str| {
+        let narrow = |of| ProviderSettings { slots: Some(1), ..provider(of) };
+        let chat = FeatureSettings { max_wait: s(60), ..FeatureSettings::new(name("chat")) };
+        let compartments = CompartmentSettings {
+            features: vec![chat],
+            unknown_feature: UnknownFeature::Is(name("chat")),
+            ..CompartmentSettings::default()
+        };
+        let parts = Parts::new().provider(narrow("old")).provider(narrow("new")).compartments(compartments);
+        let of_a = AgentSettings { slots: 5, ..agent("a", at) };
+        parts.agent(of_a, moved.clone()).agent(agent("b", "new"), busy.clone())
+    };
+    let runtime = builder().parts(parts("old")).start().await.unwrap();
+    let handle = runtime.agent("a").unwrap();
+    let held = handle.enter(&CallContext::default()).unwrap();
+    let working = call_later(&runtime, "b");
+    settle().await;
+    let context = CallContext { priority: Some("critical".to_owned()), ..CallContext::default() };
+    let mut ahead = Box::pin(handle.enter_in_line(&context));
+    assert!(futures_util::FutureExt::now_or_never(&mut ahead).is_none(), "it stands in the line");
+    let run = start(&runtime, &chain(&["a"]));
+    settle().await;
+    assert!(matches!(run.why(), Some(Why::Line { .. })), "{:?}", run.why());
+    // The one ahead is given the slot, and leaves without having heard of it: the step is next. By then a reload has moved its agent.
+    drop(held);
+    settle().await;
+    let began = Instant::now();
+    runtime.reload(parts("new")).await.unwrap();
+    drop(ahead);
+    settle().await;
+    assert_eq!(moved.count(), 0, "the one slot of the new place is taken");
+    assert!(matches!(run.why(), Some(Why::Line { .. })), "{:?}", run.why());
+    assert_eq!(end(&run).await.status, RunStatus::Completed);
+    assert_eq!((began.elapsed(), code(&working.await.unwrap()).as_str()), (s(11), "OK"), "one after the other");
+    settle().await;
+    assert_idle(&runtime, &[moved, busy]);
 }

@@ -21,6 +21,7 @@ mod ladder;
 mod line;
 mod many;
 mod one_ollama;
+mod outputs;
 mod parked_first;
 mod parking;
 mod renamed;

@@ -182,28 +182,46 @@ async fn a_high_class_finds_a_place_in_a_line_full_of_low_ones() {
     }
 }
 
-/// A tenant whose callers wait for its own slots leaves half of the line to those who wait for theirs.
+/// A tenant that is alone has all of a line; others find room in it, however many flood it, and who makes room is told at once.
 #[tokio::test(start_paused = true)]
-async fn one_tenants_flood_does_not_fill_the_line_of_another() {
+async fn floods_of_others_do_not_fill_a_line_for_a_tenant() {
     let chat = FeatureSettings { max_wait: s(60), line_max: 20, ..FeatureSettings::new(name("chat")) };
     let tier = TierSettings { slots: Some(2), max_wait: s(60), ..TierSettings::new(name("free")) };
     let tenant = |of: &str| TenantSettings { name: name(of), tier: name("free") };
     let compartments = CompartmentSettings {
         features: vec![chat],
         tiers: vec![tier],
-        tenants: vec![tenant("acme"), tenant("beta")],
+        tenants: vec![tenant("acme"), tenant("beta"), tenant("gamma")],
         ..CompartmentSettings::default()
     };
-    let (runtime, _) = world(4, compartments).await;
-    let acme: Vec<Calling> = (0..60).map(|_| calling(&runtime, context("chat", "acme", ""))).collect();
+    let (runtime, _) = world(6, compartments).await;
+    let flood = |of: &'static str| (0..60).map(|_| calling(&runtime, context("chat", of, ""))).collect::<Vec<_>>();
+    let waiting = |calls: &[Calling]| calls.iter().filter(|call| !call.is_finished()).count();
+    let acme = flood("acme");
     settle().await;
-    assert_eq!(acme.iter().filter(|call| !call.is_finished()).count(), 12, "two run, and half of the line waits");
-    let beta: Vec<Calling> = (0..4).map(|_| calling(&runtime, context("chat", "beta", ""))).collect();
-    for call in beta {
+    assert_eq!(waiting(&acme), 22, "two run, and all of the line waits");
+    let beta = flood("beta");
+    settle().await;
+    assert_eq!((waiting(&acme), waiting(&beta)), (12, 12), "half of the line each");
+    let gamma: Vec<Calling> = (0..4).map(|_| calling(&runtime, context("chat", "gamma", ""))).collect();
+    settle().await;
+    assert_eq!((waiting(&acme), waiting(&beta), waiting(&gamma)), (11, 11, 4));
+    for call in gamma {
         assert_eq!(code(&call.await.unwrap()), "OK");
     }
     let refused = acme.into_iter().next_back().unwrap().await.unwrap().unwrap_err().envelope;
-    assert!(refused.message.contains("the line for slots is full (10 wait of this tenant)"), "{}", refused.message);
+    assert!(refused.message.contains("the line for slots is full (20 wait)"), "{}", refused.message);
+}
+
+/// Where there is no slot at all, nothing can come free.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_what_has_no_slots() {
+    for (of_agent, of_feature) in [(0, 10), (3, 0)] {
+        let (runtime, backend) = world(of_agent, one_feature(of_feature, s(60))).await;
+        let began = Instant::now();
+        assert_eq!(code(&calling(&runtime, context("chat", "", "")).await.unwrap()), "AGENT_BULKHEAD_FULL");
+        assert_eq!((began.elapsed(), backend.count()), (s(0), 0), "{of_agent} {of_feature}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

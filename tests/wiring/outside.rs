@@ -14,9 +14,12 @@ use watertight::{
         name::Name,
         reply::AttemptFailure,
     },
-    policy::breaker::state::StateName,
+    policy::{
+        breaker::state::StateName,
+        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
+    },
     runtime::{
-        call::{CallContext, CallRequest},
+        call::{CallContext, CallError, CallRequest},
         guard_layer::{GuardError, GuardLayer},
         outside::Part,
         ports::CallLog,
@@ -24,7 +27,7 @@ use watertight::{
     },
 };
 
-use crate::kit::{Answer, Scripted, agent, builder, call, pass, provider, settle};
+use crate::kit::{Answer, Scripted, agent, builder, call, name, pass, provider, settle};
 
 fn classify(result: &Result<u16, &'static str>) -> Ending {
     match result {
@@ -82,6 +85,55 @@ async fn work_that_is_dropped_gives_back_what_it_took_and_counts_only_if_it_hung
     settle().await;
     let counts = runtime.breaker("agent:mail").unwrap().counts;
     assert_eq!((counts.failed, counts.slow), (1, 1));
+}
+
+/// Work that is done outside stands in the line with all others: by class and age, with their patience, and gone as soon as it is dropped.
+#[tokio::test(start_paused = true)]
+async fn work_outside_waits_in_the_line_like_any_call() {
+    let chat = FeatureSettings { max_wait: Duration::from_secs(5), ..FeatureSettings::new(name("chat")) };
+    let compartments = CompartmentSettings {
+        features: vec![chat],
+        unknown_feature: UnknownFeature::Is(name("chat")),
+        ..CompartmentSettings::default()
+    };
+    let mut mail = agent("mail", "local");
+    mail.slots = 1;
+    let runtime = builder().provider(provider("local")).compartments(compartments).guarded(mail).start().await.unwrap();
+    let handle = runtime.agent("mail").unwrap();
+    let of = |class: &str| CallContext { priority: Some(class.to_owned()), ..CallContext::default() };
+    let held = handle.enter_in_line(&of("batch")).await.unwrap();
+    // At once, where nobody waits in front of the guards.
+    assert_eq!(handle.enter(&of("critical")).unwrap_err().envelope.error_code.as_str(), "AGENT_BULKHEAD_FULL");
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for class in ["batch", "standard", "critical", "standard"] {
+        let (handle, context, served) = (handle.clone(), of(class), Arc::clone(&served));
+        let number = waiting.len();
+        waiting.push(tokio::spawn(async move {
+            let admission = handle.enter_in_line(&context).await?;
+            served.lock().unwrap().push(number);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(admission);
+            Ok::<_, CallError>(())
+        }));
+        pass(Duration::from_millis(100)).await;
+    }
+    waiting[3].abort();
+    pass(Duration::from_millis(100)).await;
+    drop(held);
+    for (number, call) in waiting.into_iter().enumerate() {
+        assert_eq!(call.await.is_ok(), number != 3, "{number}");
+    }
+    assert_eq!(*served.lock().unwrap(), [2, 1, 0], "the highest class first, and nobody who had left");
+    settle().await;
+    assert_eq!(handle.in_flight(), 0);
+    let _held = handle.enter(&CallContext::default()).unwrap();
+    let began = tokio::time::Instant::now();
+    let refused = handle.enter_in_line(&CallContext::default()).await.unwrap_err();
+    assert_eq!((refused.envelope.error_code.as_str(), began.elapsed().as_secs()), ("AGENT_BULKHEAD_FULL", 5));
+    let late = CallContext { deadline: Some(runtime.clock().now().after(Duration::from_secs(2))), ..of("critical") };
+    let refused = handle.enter_in_line(&late).await.unwrap_err();
+    assert_eq!((refused.envelope.error_code.as_str(), began.elapsed().as_secs()), ("DEADLINE_EXCEEDED", 7));
 }
 
 #[derive(Default)]

@@ -6,7 +6,10 @@ use std::{
 };
 
 use watertight::{
-    model::name::Name,
+    model::{
+        name::Name,
+        reply::{AttemptFailure, Reply},
+    },
     policy::{breaker::state::StateName, compartment::settings::Rates, tokens::draw::AccountId},
     runtime::{
         builder::StartError,
@@ -14,6 +17,7 @@ use watertight::{
         engine::Runtime,
         handle::AgentHandle,
         parts::Parts,
+        ports::{AttemptRequest, Backend, BoxFuture, Progress},
         reload::report::ReloadReport,
         settings::{AgentSettings, ProviderSettings, TargetSettings},
     },
@@ -62,6 +66,69 @@ async fn an_open_breaker_stays_open_for_as_long_as_it_said() {
     pass(s(1)).await;
     assert_eq!(state(&runtime, "agent:draft"), StateName::HalfOpen);
     assert_eq!(changes(&mut events).len(), 2, "opened once, half-open once");
+}
+
+/// A backend at an address.
+struct At(&'static str, Arc<Scripted>);
+
+impl Backend for At {
+    fn attempt<'a>(
+        &'a self,
+        request: &'a AttemptRequest,
+        progress: &'a Progress,
+    ) -> BoxFuture<'a, Result<Reply, AttemptFailure>> {
+        self.1.attempt(request, progress)
+    }
+
+    fn stands_at(&self) -> Option<Arc<str>> {
+        Some(self.0.into())
+    }
+}
+
+/// Another server behind the same name: failures of the one before open nothing for it, but who was told when to come back is not told
+/// otherwise.
+#[tokio::test(start_paused = true)]
+async fn another_server_begins_with_an_empty_window_and_an_open_breaker_stays_open() {
+    let backend = Scripted::always(Answer::status(500));
+    let mut settings = agent("draft", "local");
+    settings.retry.attempts_max = 1;
+    let at = |place: &'static str| {
+        let both = [settings.clone(), AgentSettings { name: name("review"), ..settings.clone() }];
+        let parts = Parts::new().provider(provider("local"));
+        both.into_iter().fold(parts, |parts, agent| parts.agent(agent, Arc::new(At(place, backend.clone()))))
+    };
+    let runtime = builder().provider(provider("local")).agent(settings.clone(), Arc::new(At("a", backend.clone())));
+    let runtime = runtime.start().await.unwrap();
+    let failed = |breaker: &str| runtime.breaker(breaker).unwrap().counts.failed;
+    runtime.reload(at("a")).await.unwrap();
+    codes(&runtime, "draft", 2).await;
+    runtime.reload(at("a")).await.unwrap();
+    assert_eq!((failed("agent:draft"), failed("provider:local")), (2, 2), "the same place");
+    backend.now(Answer::status(500).after(s(1)));
+    let late = Call(call_later(&runtime, "draft"));
+    settle().await;
+    runtime.reload(at("b")).await.unwrap();
+    assert_eq!(code(&late.end().await), "AGENT_ERROR");
+    settle().await;
+    assert_eq!((failed("agent:draft"), failed("provider:local")), (0, 0), "what the old place did, and still does");
+    backend.now(Answer::status(500));
+    codes(&runtime, "draft", 4).await;
+    assert_eq!(state(&runtime, "agent:draft"), StateName::Closed, "four, and two or three elsewhere");
+    codes(&runtime, "draft", 1).await;
+    assert_eq!(state(&runtime, "agent:draft"), StateName::Open);
+    pass(s(10)).await;
+    runtime.reload(at("c")).await.unwrap();
+    backend.now(Answer::Good);
+    pass(s(19)).await;
+    assert_eq!(code(&call(&runtime, "draft").await), "AGENT_CIRCUIT_OPEN");
+    pass(s(1)).await;
+    assert_eq!(state(&runtime, "agent:draft"), StateName::HalfOpen);
+    codes(&runtime, "draft", 2).await;
+    runtime.reload(at("d")).await.unwrap();
+    codes(&runtime, "draft", 2).await;
+    assert_eq!(state(&runtime, "agent:draft"), StateName::HalfOpen, "its trials are of the new place, all of them");
+    codes(&runtime, "draft", 1).await;
+    assert_eq!(state(&runtime, "agent:draft"), StateName::Closed);
 }
 
 #[tokio::test(start_paused = true)]

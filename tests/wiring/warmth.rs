@@ -11,13 +11,14 @@ use watertight::{
     model::facts::{Ending, TimeoutKind},
     policy::{
         breaker::state::StateName,
-        compartment::settings::{CompartmentSettings, FeatureSettings},
+        compartment::settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
         retry_settings::RetrySettings,
         warmth::machine::Belief,
     },
     runtime::{
         call::{CallContext, CallRequest},
         engine::{AgentView, Runtime, WarmthView},
+        parts::Parts,
         ports::{AttemptRequest, Backend, BoxFuture, ColdStart, Progress, WarmUp},
         settings::{AgentSettings, LoadedModels, ProviderSettings, WarmUpWhen, WarmthSettings},
     },
@@ -108,6 +109,78 @@ async fn a_cold_start_is_paid_once() {
         let counts = runtime.breaker(breaker).unwrap().counts;
         assert_eq!((counts.failed, counts.slow), (0, 0), "{breaker}");
     }
+}
+
+/// The same four agents on another server, or on a model that is loaded otherwise.
+fn four_again(server: &Arc<ModelServer>, loads_as: &'static str) -> Parts {
+    let local = ProviderSettings { loaded_models: LoadedModels::AtMost(1), ..provider("local") };
+    FOUR.into_iter().fold(Parts::new().provider(local), |parts, of| {
+        let served = ServedModel { loads_as, ..(*server.model("qwen")).clone() };
+        parts.agent(impatient(of), Arc::new(served))
+    })
+}
+
+/// A reload that puts another server behind the provider's name, or has the model loaded otherwise: nothing is known of it there, one call
+/// warms it up, and what is still heard of the old one changes nothing.
+#[tokio::test(start_paused = true)]
+async fn what_was_learnt_of_another_place_says_nothing_of_this_one() {
+    let (old, new) = (ModelServer::start(s(2)), ModelServer::start(s(2)));
+    let runtime = four_on(&old, ["qwen"; 4], None).await;
+    assert_eq!(code(&call(&runtime, "style").await), "OK");
+    let late = Call(call_later(&runtime, "style"));
+    settle().await;
+    runtime.reload(four_again(&old, "usual")).await.unwrap();
+    assert_eq!(belief(&runtime, "draft"), Belief::Warm, "nothing is other than it was");
+    runtime.reload(four_again(&new, "usual")).await.unwrap();
+    assert_eq!(belief(&runtime, "draft"), Belief::Unknown);
+    let first = Call(call_later(&runtime, "draft"));
+    settle().await;
+    assert_eq!(code(&late.end().await), "OK", "it ends where it was begun");
+    assert_eq!(belief(&runtime, "draft"), Belief::Warming, "and says nothing of the new place");
+    for of in FOUR {
+        assert_eq!(code(&call(&runtime, of).await), "AGENT_WARMING");
+    }
+    assert_eq!(code(&first.end().await), "OK");
+    assert_eq!((old.counts(), new.counts()), ((1, 0, 1), (1, 0, 1)), "each loaded once, none aborted");
+    runtime.reload(four_again(&new, "larger")).await.unwrap();
+    assert_eq!(belief(&runtime, "draft"), Belief::Unknown);
+    assert_eq!(code(&call(&runtime, "meta").await), "OK");
+    assert_eq!((belief(&runtime, "draft"), new.counts().2), (Belief::Warm, 2));
+    for of in FOUR {
+        let counts = runtime.breaker(&format!("agent:{of}")).unwrap().counts;
+        assert_eq!((counts.failed, counts.slow), (0, 0), "{of}");
+    }
+}
+
+/// Whoever waits for a load at a place that is not asked any more asks at the new one; the old load ends by itself.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_model_that_moved_away_waits_no_longer() {
+    let (old, new) = (ModelServer::start(s(2)), ModelServer::start(s(2)));
+    let chat = FeatureSettings { max_wait: s(600), ..FeatureSettings::new(name("chat")) };
+    let compartments = || CompartmentSettings {
+        features: vec![chat.clone()],
+        unknown_feature: UnknownFeature::Is(name("chat")),
+        ..CompartmentSettings::default()
+    };
+    old.is_stuck.store(true, Ordering::SeqCst);
+    let runtime = builder()
+        .provider(provider("local"))
+        .compartments(compartments())
+        .agent(impatient("draft"), old.model("qwen"))
+        .start()
+        .await
+        .unwrap();
+    let loads = Call(call_later(&runtime, "draft"));
+    settle().await;
+    let waits = Call(call_later(&runtime, "draft"));
+    pass(s(5)).await;
+    let parts = Parts::new().provider(provider("local")).compartments(compartments());
+    runtime.reload(parts.agent(impatient("draft"), new.model("qwen"))).await.unwrap();
+    let began = tokio::time::Instant::now();
+    assert_eq!(code(&waits.end().await), "OK");
+    assert_eq!(began.elapsed(), s(47), "one load and one answer at the new place");
+    assert_eq!((belief(&runtime, "draft"), new.counts()), (Belief::Warm, (1, 0, 1)));
+    drop(loads);
 }
 
 /// What the above is worth: nobody looks after the model, and it never gets warm.
@@ -406,7 +479,7 @@ async fn an_attempt_that_timed_out_has_the_model_asked_for_again() {
     let runtime = four_on(&server, ["qwen"; 4], None).await;
     assert_eq!(code(&call(&runtime, "style").await), "OK");
     // Somebody else had it thrown out: the attempt's own load takes longer than its time.
-    let other = ServedModel { server: Arc::clone(&server), model: "b", cold_start: ColdStart::Never };
+    let other = ServedModel { server: Arc::clone(&server), model: "b", loads_as: "", cold_start: ColdStart::Never };
     other.warm_up().await.unwrap();
     assert_eq!(code(&call(&runtime, "style").await), "AGENT_TIMEOUT");
     assert_eq!((server.aborted.load(Ordering::SeqCst), belief(&runtime, "style")), (1, Belief::Unknown));

@@ -42,7 +42,7 @@ pub(super) async fn rerun(args: &RerunArgs, prompt: Option<String>) -> Result<Pa
 
 async fn open(project: &Project, settings: &Settings) -> Result<Arc<SqliteJournal>, Stop> {
     let wanted = journal_settings(settings, &project.folder);
-    let path = wanted.path.display().to_string();
+    let (held, path) = (wanted.path.clone(), wanted.path.display().to_string());
     if !wanted.path.exists() {
         return Err(Stop::Usage(format!(
             "{path}: there is no journal here: only runs of `serve` are kept; name the project that was served with --folder, or a service that runs with --url"
@@ -50,10 +50,11 @@ async fn open(project: &Project, settings: &Settings) -> Result<Arc<SqliteJourna
     }
     let opening = tokio::task::spawn_blocking(move || SqliteJournal::open(wanted));
     opening.await.map_err(Stop::usage)?.map_err(|error| match error {
-        JournalError::Held(_) => Stop::Usage(format!(
-            "{error}: a service is running on it; ask that one, with --url http://{}",
-            settings.serve.listen
-        )),
+        JournalError::Held(_) => {
+            // The address that is configured may not be the one that it serves at.
+            let at = SqliteJournal::holder_address(&held).map(|address| format!(" {address}")).unwrap_or_default();
+            Stop::Usage(format!("{error}: a service is running on it; ask that one, with --url{at}"))
+        }
         error => Stop::Usage(storage::unopened(&path, &error)),
     })
 }
@@ -94,6 +95,13 @@ async fn within(
 async fn stored(journal: &SqliteJournal, run_id: &str) -> Result<(RunAccepted, RunRecord), Stop> {
     let failed = |error: JournalError| Stop::Usage(error.to_string());
     let head = journal.head(TenantScope::All, run_id).await.map_err(failed)?;
+    // Only runs that are over have a record.
+    if let Some(status) = head.as_ref().map(|head| head.summary.status).filter(|status| !status.is_terminal()) {
+        return Err(Stop::Usage(format!(
+            "run {run_id} is not over ({}): `watertight serve` goes on with it; wait there for its end (GET /v1/runs/{run_id}/result), or cancel it (POST /v1/runs/{run_id}/cancel), then rerun it",
+            status.as_str()
+        )));
+    }
     let record = match &head {
         Some(_) => journal.record(run_id).await.map_err(failed)?,
         None => None,
@@ -104,10 +112,6 @@ async fn stored(journal: &SqliteJournal, run_id: &str) -> Result<(RunAccepted, R
             "there is no run {run_id:?} in this journal; GET /v1/runs of the service lists them"
         )));
     };
-    if !record.status.is_terminal() {
-        let status = record.status.as_str();
-        return Err(Stop::Usage(format!("run {run_id} is not over ({status}): start the service, or cancel it there")));
-    }
     Ok((accepted, record))
 }
 

@@ -10,6 +10,7 @@ use crate::{
         journal::SqliteJournal,
         number::{find_name, to_sql},
         query::TenantScope,
+        row_cursor::{List, RowCursor},
         work::Within,
     },
     runtime::{
@@ -39,10 +40,19 @@ pub struct DeferredFilter {
     pub scope: TenantScope,
     /// Only in this state.
     pub status: Option<DeferredStatus>,
-    /// Older than the one of this id.
-    pub before: Option<String>,
+    /// Where the page before ended.
+    pub before: Option<RowCursor>,
     /// At most so many; [`ENTRIES_MAX`] is the most.
     pub count_max: usize,
+}
+
+/// Entries, and where the next ones begin.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct DeferredPage {
+    /// The newest first.
+    pub entries: Vec<DeferredEntry>,
+    /// `None` = there are no more.
+    pub next: Option<RowCursor>,
 }
 
 impl SqliteJournal {
@@ -57,7 +67,7 @@ impl SqliteJournal {
     }
 
     /// The newest entries that fit, without their results.
-    pub async fn deferred_entries(&self, filter: DeferredFilter) -> Result<Vec<DeferredEntry>, JournalError> {
+    pub async fn deferred_entries(&self, filter: DeferredFilter) -> Result<DeferredPage, JournalError> {
         self.ask(move |connection| list(connection, &filter)).await
     }
 
@@ -73,20 +83,12 @@ impl SqliteJournal {
     }
 }
 
-fn list(connection: &Connection, filter: &DeferredFilter) -> Result<Vec<DeferredEntry>, Fault> {
-    let before = match &filter.before {
-        None => i64::MAX,
-        // The place of one that is gone is not known; a page after it would show the newest again.
-        Some(id) => match row::find(connection, id)? {
-            Some(found) if filter.scope.sees(connection, found.tenant)? => found.row,
-            _ => return Ok(Vec::new()),
-        },
-    };
+fn list(connection: &Connection, filter: &DeferredFilter) -> Result<DeferredPage, Fault> {
     let (condition, tenant) = match &filter.scope {
         TenantScope::All => ("?2 IS NOT NULL", 0),
         TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
             Some(tenant) => ("deferred.tenant = ?2", tenant),
-            None => return Ok(Vec::new()),
+            None => return Ok(DeferredPage::default()),
         },
     };
     let status = filter.status.map_or(-1, status_number);
@@ -97,9 +99,12 @@ fn list(connection: &Connection, filter: &DeferredFilter) -> Result<Vec<Deferred
             ORDER BY deferred.deferred DESC LIMIT ?4"
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let values = (before, tenant, status, to_sql(filter.count_max.min(ENTRIES_MAX) as u64));
+    let count_max = filter.count_max.min(ENTRIES_MAX);
+    let values = (RowCursor::row_before(filter.before), tenant, status, to_sql(count_max as u64));
     let found = statement.query_map(values, Found::of)?.collect::<Result<Vec<_>, _>>()?;
-    found.into_iter().map(Found::entry).collect()
+    let last = found.last().filter(|_| found.len() >= count_max);
+    let next = last.map(|last| RowCursor::after(List::Deferred, last.row));
+    Ok(DeferredPage { entries: found.into_iter().map(Found::entry).collect::<Result<_, _>>()?, next })
 }
 
 fn cancel(within: &mut Within<'_>, scope: &TenantScope, id: &str) -> Result<Cancelling, Fault> {

@@ -232,11 +232,11 @@ async fn what_a_deleted_run_put_off_is_not_made_and_not_told() {
     assert_eq!(ids(&taken), ["done", "in-hand"]);
     assert_eq!(journal.settle("done", taken[0].generation, done(json!("told"), T0 + 2)).await, Ok(true));
     assert_eq!(journal.delete_run(of("bolt"), "r1").await, Ok(Deletion::NotFound));
-    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().len(), 4);
+    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().entries.len(), 4);
     assert_eq!(journal.delete_run(of("acme"), "r2").await, Ok(Deletion::Done));
-    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().len(), 4);
+    assert_eq!(journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().entries.len(), 4);
     assert_eq!(journal.delete_run(of("acme"), "r1").await, Ok(Deletion::Done));
-    let left = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap();
+    let left = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().entries;
     assert_eq!(left.iter().map(|entry| entry.head.id.as_str()).collect::<Vec<_>>(), ["other"]);
     // Whoever had it in hand writes nothing any more, and nobody is told.
     assert_eq!(journal.settle("in-hand", taken[1].generation, done(json!("late"), T0 + 3)).await, Ok(false));
@@ -273,15 +273,20 @@ async fn somebody_elses_entry_is_not_there() {
         journal.put(call(id, tenant), BOUNDS).await.unwrap();
     }
     let listed = async |filter| {
-        let entries = journal.deferred_entries(filter).await.unwrap();
+        let entries = journal.deferred_entries(filter).await.unwrap().entries;
         entries.into_iter().map(|entry| entry.head.id).collect::<Vec<_>>()
     };
     assert_eq!(listed(all_of(of("acme"))).await, ["a2", "a1"]);
     assert_eq!(listed(all_of(TenantScope::All)).await, ["a2", "b1", "a1"]);
-    let page = DeferredFilter { count_max: 1, before: Some("a2".into()), ..all_of(of("acme")) };
-    assert_eq!(listed(page).await, ["a1"]);
-    let strange = DeferredFilter { before: Some("b1".into()), ..all_of(of("acme")) };
-    assert!(listed(strange).await.is_empty(), "a cursor of another tenant shows nothing");
+    let first = journal.deferred_entries(DeferredFilter { count_max: 1, ..all_of(of("acme")) }).await.unwrap();
+    let before = first.next;
+    assert!(before.is_some());
+    assert_eq!(listed(DeferredFilter { before, ..all_of(of("acme")) }).await, ["a1"]);
+    assert_eq!(
+        listed(DeferredFilter { before, ..all_of(of("bolt")) }).await,
+        ["b1"],
+        "a place shows nothing of others"
+    );
     assert_eq!(journal.deferred(of("acme"), "b1").await, Ok(None));
     assert_eq!(journal.cancel_deferred(of("acme"), "b1").await, Ok(Cancelling::NotFound));
     assert_eq!(journal.cancel_deferred(of("bolt"), "b1").await, Ok(Cancelling::Done));
@@ -289,8 +294,12 @@ async fn somebody_elses_entry_is_not_there() {
     assert_eq!(journal.cancel_deferred(of("bolt"), "b1").await, Ok(over));
     let waiting = DeferredFilter { status: Some(DeferredStatus::Waiting), ..all_of(TenantScope::All) };
     assert_eq!(listed(waiting).await, ["a2", "a1"]);
+    let place =
+        journal.deferred_entries(DeferredFilter { count_max: 1, ..all_of(TenantScope::All) }).await.unwrap().next;
     journal.delete_tenant(Some("acme")).await.unwrap();
     assert_eq!(listed(all_of(TenantScope::All)).await, ["b1"]);
+    let behind = DeferredFilter { before: place, ..all_of(TenantScope::All) };
+    assert_eq!(listed(behind).await, ["b1"], "the entry that stood there is gone, what follows it is not");
 }
 
 #[tokio::test]
@@ -415,7 +424,7 @@ proptest! {
                     }
                     Act::Pass(milliseconds) => now_ms += milliseconds,
                 }
-                let entries = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap();
+                let entries = journal.deferred_entries(all_of(TenantScope::All)).await.unwrap().entries;
                 for entry in &entries {
                     if entry.status == DeferredStatus::Expired {
                         ended.insert(entry.head.id.clone());

@@ -90,6 +90,7 @@ async fn a_full_file_refuses_clearly_and_recovers() {
         assert!(accepted.len() < 1_000, "it never gets full");
     };
     assert!(matches!(refusal, JournalError::Full(_)), "{refusal}");
+    assert_eq!((journal.health().is_nearly_full, journal.refuses()), (true, None), "it says why");
     // The run that is under way can still end: room was kept for it.
     assert!(append(&journal, "live", 0, vec![event("live", 1, EventType::RunStarted)]).await);
 
@@ -109,6 +110,7 @@ async fn a_full_file_refuses_clearly_and_recovers() {
     let health = journal.health();
     assert!(matches!(health.health, Health::Failing { error: JournalError::Full(_), .. }), "{health:?}");
     assert!(health.waiting_bytes > 0 && health.dropped == 0);
+    assert!(journal.refuses().is_some_and(|why| why.starts_with("the journal is full")));
     assert!(matches!(accept(&journal, place.run("new")).await, Err(JournalError::Full(_))));
     // Queries answer meanwhile.
     assert_eq!(journal.runs(RunFilter::of(TenantScope::All)).await.unwrap().runs.len(), 100.min(accepted.len() + 1));

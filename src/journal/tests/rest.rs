@@ -60,9 +60,13 @@ async fn dead_letters() {
     }
     accept(&journal, place.run("r")).await.unwrap();
     let ids = |letters: Vec<DeadLetter>| letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>().join(" ");
-    assert_eq!(ids(journal.dead_letters(of("acme"), None, 10).await.unwrap()), "a c");
-    assert_eq!(ids(journal.dead_letters(TenantScope::All, None, 2).await.unwrap()), "a c");
-    assert_eq!(ids(journal.dead_letters(TenantScope::All, Some("c"), 2).await.unwrap()), "b");
+    assert_eq!(ids(journal.dead_letters(of("acme"), None, 10).await.unwrap().0), "a c");
+    assert_eq!(ids(journal.dead_letters(TenantScope::All, None, 2).await.unwrap().0), "a c");
+    let (_, next) = journal.dead_letters(TenantScope::All, None, 2).await.unwrap();
+    assert_eq!(ids(journal.dead_letters(TenantScope::All, next, 2).await.unwrap().0), "b");
+    // The letter there goes: the list goes on at its place, and neither begins anew nor ends.
+    assert!(journal.take_dead_letter(TenantScope::All, "c").await.unwrap().is_some());
+    assert_eq!(ids(journal.dead_letters(TenantScope::All, next, 2).await.unwrap().0), "b");
     assert_eq!(journal.dead_letter(of("acme"), "b").await, Ok(None));
     assert_eq!(journal.dead_letter(of("other"), "b").await, Ok(Some(letter("b", "other"))));
     assert_eq!(journal.take_dead_letter(of("acme"), "b").await, Ok(None));
@@ -71,7 +75,7 @@ async fn dead_letters() {
     assert_eq!(taken.iter().filter(|taken| matches!(taken, Ok(Some(_)))).count(), 1, "of many who replay one gets it");
     place.pass_ms(91 * DAY_MS);
     journal.tidy().await.unwrap();
-    assert!(journal.dead_letters(TenantScope::All, None, 10).await.unwrap().is_empty());
+    assert!(journal.dead_letters(TenantScope::All, None, 10).await.unwrap().0.is_empty());
 }
 
 #[tokio::test]
@@ -207,7 +211,7 @@ async fn a_letter_stays_for_as_long_as_its_run_waits_for_it() {
             journal.put_aside(letter(id, "acme"));
         }
         let ids = async || {
-            let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+            let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap().0;
             letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>()
         };
         journal.delete_tenant(Some("acme")).await.unwrap();
@@ -242,7 +246,7 @@ async fn what_waits_in_a_run_ends_with_it_and_the_rest_goes_when_it_is_deleted()
             // Written in the order in which it is asked for.
             assert_eq!(journal.take_dead_letter(TenantScope::All, "none").await, Ok(None));
             let causes = async || {
-                let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+                let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap().0;
                 let of = |run: &str| letters.iter().filter(|letter| letter.run_id.as_deref() == Some(run)).count();
                 (of(run_id), of(near))
             };
@@ -469,7 +473,7 @@ async fn a_tenants_data_goes_and_nobody_elses() {
     assert_eq!(journal.delete_tenant(Some("nobody")).await, Ok(0));
     let runs = |scope| async { journal.runs(RunFilter::of(scope)).await.unwrap().runs.len() };
     assert_eq!((runs(of("acme")).await, runs(of("other")).await), (1, 10));
-    let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap();
+    let letters = journal.dead_letters(TenantScope::All, None, 10).await.unwrap().0;
     assert_eq!(letters.iter().map(|letter| letter.id.as_str()).collect::<Vec<_>>(), ["b"]);
     let keys = journal.ask(|connection| {
         Ok(connection.query_row("SELECT count(*) FROM idempotency", [], |row| row.get::<_, i64>(0))?)

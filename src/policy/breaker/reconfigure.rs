@@ -40,6 +40,19 @@ impl Breaker {
         Ok(transitions)
     }
 
+    /// What it guards is another place from now on, under the same name. What was measured of the one before counts no more, and neither do
+    /// results and trials that are out. The state stays: an open breaker keeps the moment that it has told its callers, and a half-open one
+    /// gives all of its trials to the new place. The owner publishes its gate anew.
+    pub fn begin_elsewhere(&mut self, now: Timestamp) {
+        match self.state {
+            State::HalfOpen { .. } => self.restart_trials(now),
+            // What is out has been of no account since it opened.
+            State::Open { .. } | State::ForcedOpen { .. } => {}
+            _ => self.generation = self.generation.wrapping_add(1),
+        }
+        self.restart_empty();
+    }
+
     fn follow_mode(&mut self, now: Timestamp) -> Option<Transition> {
         match self.settings.mode {
             Mode::ForcedOpen => self.force_open(Reason::Forced, None, now),

@@ -119,8 +119,9 @@ pub struct Pass {
     pub kind: PassKind,
 }
 
-/// Whether a call is a trial.
+/// Whether a call is a trial. As wide as what stands beside it in a pass, so that a pass is copied in whole words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
 pub enum PassKind {
     /// An ordinary call.
     Plain,

@@ -2,8 +2,8 @@
 //! that takes them in, or of nobody: a caller never makes a new one by being refused.
 
 use super::{
-    directory::{Directory, SHARED_TENANT},
-    settings::UnknownTenant,
+    directory::Directory,
+    known_tenants::{CountedAs, Standing},
 };
 use crate::model::{call_log::CountedName, name::Name};
 
@@ -31,11 +31,10 @@ impl Directory {
         if self.tiers.is_empty() {
             return Some(CountedName::said(said));
         }
-        Some(match (self.known_tenants.contains_key(said), &self.unknown_tenant) {
-            (true, _) => CountedName::Known(said.to_owned()),
-            (false, Some((UnknownTenant::Own(_), _))) => CountedName::said(said),
-            (false, Some(_)) => CountedName::Known(SHARED_TENANT.to_owned()),
-            (false, None) => CountedName::other(),
+        Some(match self.known.find(Some(said)) {
+            Ok(CountedAs { standing: Standing::Stranger, name, .. }) if name == said => CountedName::said(said),
+            Ok(CountedAs { name, .. }) => CountedName::Known(name.to_owned()),
+            Err(_) => CountedName::other(),
         })
     }
 }
@@ -45,7 +44,7 @@ mod tests {
     use super::*;
     use crate::policy::compartment::{
         pool::Pool,
-        settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature},
+        settings::{CompartmentSettings, FeatureSettings, TenantSettings, TierSettings, UnknownFeature, UnknownTenant},
     };
 
     #[test]

@@ -5,10 +5,11 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
+    known_tenants::{CountedAs, KnownTenants, Standing},
     line::{Bounds, LineId, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::Pool,
-    settings::{CompartmentSettings, FeatureSettings, TierSettings, UnknownTenant},
+    settings::{CompartmentSettings, FeatureSettings, TierSettings},
 };
 use crate::{
     model::{
@@ -18,10 +19,6 @@ use crate::{
     policy::bulkhead::{Bulkhead, Member, NO_MEMBER},
 };
 
-/// The name under which tenants that are not known are counted together.
-pub const SHARED_TENANT: &str = "other";
-/// One tenant has at most one in so many of a line's places, rounded up: the others are for everybody else.
-const TENANTS_IN_FULL_LINE_MIN: u32 = 2;
 /// The line of calls without a feature.
 const LINE_OF_NO_FEATURE: u32 = 1;
 /// The line of the feature at place 0.
@@ -78,6 +75,19 @@ pub struct Place {
     version: u64,
 }
 
+impl Default for Place {
+    /// That of somebody without feature and tenant, who does not wait.
+    fn default() -> Self {
+        Self {
+            feature: NO_MEMBER,
+            needs: Needs::default(),
+            max_wait: Duration::ZERO,
+            line: Bounds::of(LineId(LINE_OF_NO_FEATURE), super::settings::LINE_MAX_DEFAULT),
+            version: 0,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Feature {
     pub(super) settings: FeatureSettings,
@@ -111,8 +121,7 @@ pub struct Directory {
     pub(super) feature_places: NameMap<u16>,
     pub(super) usual_feature: Option<u16>,
     pub(super) tiers: Vec<TierSettings>,
-    pub(super) known_tenants: NameMap<usize>,
-    pub(super) unknown_tenant: Option<(UnknownTenant, usize)>,
+    pub(super) known: Arc<KnownTenants>,
     pub(super) tenants: TextMap<Tenant>,
     /// Whose turn it is to make room; each counted tenant once.
     pub(super) turns: VecDeque<Arc<str>>,
@@ -132,6 +141,11 @@ impl Directory {
         // In an empty pool nobody waits for anything.
         let _ = directory.renew(settings, pool, Timestamp::ZERO);
         directory
+    }
+
+    /// Under which names tenants are counted.
+    pub fn known_tenants(&self) -> Arc<KnownTenants> {
+        Arc::clone(&self.known)
     }
 
     /// How many tenants are counted now.
@@ -167,9 +181,21 @@ impl Directory {
     pub fn place<T>(
         &mut self,
         pool: &mut Pool<T>,
-        (feature, tenant, names): (Option<&str>, Option<&str>, Names),
+        who: (Option<&str>, Option<&str>, Names),
         class: u16,
     ) -> Result<Place, Stranger> {
+        let mut place = Place::default();
+        self.find_place(pool, who, class, &mut place).map(|()| place)
+    }
+
+    /// The same, written down where it is wanted: each copy of a place costs as much as finding it.
+    pub fn find_place<T>(
+        &mut self,
+        pool: &mut Pool<T>,
+        (feature, tenant, names): (Option<&str>, Option<&str>, Names),
+        class: u16,
+        found: &mut Place,
+    ) -> Result<(), Stranger> {
         let feature = match (self.feature(feature), names) {
             (Err(_), Names::Accepted) => feature.and_then(|name| self.place_once(name)),
             (feature, _) => feature?,
@@ -177,12 +203,14 @@ impl Directory {
         let member = Member { agent: NO_MEMBER, feature: feature.unwrap_or(NO_MEMBER), class };
         let seat = |count: CountId| Seat::of(count, member);
         let of_feature = feature.and_then(|place| self.features.get(usize::from(place)));
-        let own = of_feature.and_then(|feature| feature.count);
+        let needs = &mut found.needs;
+        if let Some(own) = of_feature.and_then(|feature| feature.count) {
+            needs.push(seat(own));
+        }
         let mut waits = of_feature.map(|feature| feature.settings.max_wait);
         let line_max = of_feature.map_or(super::settings::LINE_MAX_DEFAULT, |feature| feature.settings.line_max);
         let line = feature.map_or(LINE_OF_NO_FEATURE, |place| LINE_OF_FIRST_FEATURE + u32::from(place));
-        let mut needs = Needs::of(own.map(seat));
-        let mut line = Bounds { when_full: WhenFull::DisplaceLower, ..Bounds::of(LineId(line), line_max) };
+        found.line = Bounds { when_full: WhenFull::Displace, ..Bounds::of(LineId(line), line_max) };
         if !self.tiers.is_empty() {
             let tenant = match (self.tenant(pool, tenant, feature), names) {
                 (Err(Stranger::Tenant | Stranger::NoTenant), Names::Accepted) => self.counted_once(tenant, feature),
@@ -192,11 +220,13 @@ impl Directory {
             waits = Some(waits.map_or(tier_wait, |wait| wait.min(tier_wait)));
             if let Some(tenant) = tenant {
                 tenant.count.into_iter().chain(tenant.cell).for_each(|count| needs.push(seat(count)));
-                line.of_tenant = Some((tenant.number, line_max.div_ceil(TENANTS_IN_FULL_LINE_MIN)));
+                found.line.tenant = Some(tenant.number);
             }
         }
-        let max_wait = waits.unwrap_or(Duration::ZERO);
-        Ok(Place { feature: member.feature, needs, max_wait, line, version: self.version })
+        found.feature = member.feature;
+        found.max_wait = waits.unwrap_or(Duration::ZERO);
+        found.version = self.version;
+        Ok(())
     }
 
     /// Whether a place that was found before is still what would be found now.
@@ -207,11 +237,7 @@ impl Directory {
     /// Whether a newcomer of this feature and tenant may call at all. Nobody is counted by the question.
     pub fn knows(&self, feature: Option<&str>, tenant: Option<&str>) -> Result<(), Stranger> {
         self.feature(feature)?;
-        let is_known = tenant.is_some_and(|tenant| self.known_tenants.contains_key(tenant));
-        if self.tiers.is_empty() || is_known || self.unknown_tenant.is_some() {
-            return Ok(());
-        }
-        Err(if tenant.is_some() { Stranger::Tenant } else { Stranger::NoTenant })
+        if self.tiers.is_empty() { Ok(()) } else { self.known.find(tenant).map(drop) }
     }
 
     /// The place that a feature had.
@@ -250,20 +276,13 @@ impl Directory {
         if let Some(counted) = name.and_then(|name| self.counted(name, feature.zip(ratio))) {
             return Ok(counted);
         }
-        let known = name.and_then(|name| self.known_tenants.get(name).copied());
-        let (name, tier) = match (known, name, &self.unknown_tenant) {
-            (Some(tier), Some(name), _) => (name, tier),
-            (_, Some(name), Some((UnknownTenant::Own(_), tier))) => (name, *tier),
-            (_, _, Some((_, tier))) => (SHARED_TENANT, *tier),
-            (_, Some(_), None) => return Err(Stranger::Tenant),
-            (_, None, None) => return Err(Stranger::NoTenant),
-        };
+        let CountedAs { name, tier, standing } = self.known.find(name)?;
         let Some(settings) = self.tiers.get(tier) else { return Err(Stranger::Tenant) };
         let (slots, max_wait) = (settings.slots, settings.max_wait);
         let cell_slots = ratio.and_then(|ratio| settings.cell_slots(ratio));
         if !self.tenants.contains_key(name) {
             // Tenants that are known are as many as the configuration names, and need no room that strangers could take from them.
-            if known.is_none() {
+            if standing == Standing::Stranger {
                 if self.strangers >= self.tenants_max && !self.forget_idle(pool) {
                     return Err(Stranger::TooManyTenants);
                 }
@@ -323,7 +342,7 @@ impl Directory {
                 pool.remove(count);
             }
             self.tenants.remove(&name);
-            self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
+            self.strangers -= usize::from(!self.known.names(&name)).min(self.strangers);
         }
         self.version += u64::from(self.tenants.len() < counted);
         self.strangers < strangers

@@ -1,7 +1,14 @@
 //! The line of those who lack a slot, by the count that each of them lacks: highest class first, then the oldest. Bounded. Who stands in
 //! it holds nothing. It only keeps order; the pool hands slots over.
+//!
+//! Whoever finds a line full may find a place in it all the same: one of a lower class gives up its own, and within a class one of the tenant
+//! that holds the most places there, as long as that leaves it at least as many as it then is for the newcomer's. So a tenant that is alone
+//! has all of the line, and however many crowd into it, each has its part.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeSet, HashMap},
+};
 
 use super::needs::{CountId, Needs};
 use crate::model::clock::Timestamp;
@@ -32,9 +39,8 @@ pub struct Bounds {
     pub line: LineId,
     /// So many in all.
     pub length_max: u32,
-    /// The tenant of the one who joins, by number, and how many of its callers may stand here: who waits for their own tenant's slot must
-    /// not fill the line of those who wait for something else.
-    pub of_tenant: Option<(u64, u32)>,
+    /// The tenant of the one who joins, by number.
+    pub tenant: Option<u64>,
     /// What becomes of one more.
     pub when_full: WhenFull,
 }
@@ -44,34 +50,24 @@ pub struct Bounds {
 pub enum WhenFull {
     /// It is refused.
     Refuse,
-    /// It takes the place of the youngest of the lowest class, if that is lower than its own; else it is refused.
-    DisplaceLower,
+    /// It takes the place of one of the lowest class, if that is lower than its own, or if it is its own and another tenant holds more of
+    /// its places; else it is refused.
+    Displace,
 }
 
 impl Bounds {
     /// A line of so many, without tenants, which refuses one more.
     pub const fn of(line: LineId, length_max: u32) -> Self {
-        Self { line, length_max, of_tenant: None, when_full: WhenFull::Refuse }
+        Self { line, length_max, tenant: None, when_full: WhenFull::Refuse }
     }
-}
-
-/// Whose places in a line are all taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crowd {
-    /// Everybody's.
-    All,
-    /// Those of one tenant.
-    Tenant,
 }
 
 /// The line holds as many as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the line for slots is full ({length_max} wait{})", match .of { Crowd::All => "", Crowd::Tenant => " of this tenant" })]
+#[error("the line for slots is full ({length_max} wait)")]
 pub struct LineFull {
     /// Its bound.
     pub length_max: u32,
-    /// Whose bound that is.
-    pub of: Crowd,
 }
 
 /// What one who waits lacks: any of several ways to get everything.
@@ -89,6 +85,10 @@ pub(super) struct Waiter<T> {
 
 /// Who stands behind whom.
 type Ranks = BTreeSet<(Order, Ticket)>;
+/// Those of one class in one line, and of one tenant among them, or of none.
+type CrowdId = (LineId, u16, Option<u64>);
+/// How many stand in a crowd, and the last of them.
+type CrowdSize = (usize, (Order, Ticket), Option<u64>);
 
 /// The lines.
 #[derive(Debug)]
@@ -98,8 +98,12 @@ pub(super) struct Lines<T> {
     lacking: HashMap<CountId, BTreeSet<(Order, Ticket, usize)>>,
     /// How many waiters need each count on any of their ways, whether they lack it or not.
     needed: HashMap<CountId, u32>,
-    /// Who stands in each line, in order: all, and each tenant's.
-    standing: HashMap<(LineId, Option<u64>), Ranks>,
+    /// Who stands in each line, in order.
+    standing: HashMap<LineId, Ranks>,
+    /// The same by class and tenant.
+    crowds: HashMap<CrowdId, Ranks>,
+    /// The crowds of each class in each line, the largest last; of equals the one whose last came last.
+    sizes: HashMap<(LineId, u16), BTreeSet<CrowdSize>>,
     issued: u64,
 }
 
@@ -110,6 +114,8 @@ impl<T> Lines<T> {
             lacking: HashMap::new(),
             needed: HashMap::new(),
             standing: HashMap::new(),
+            crowds: HashMap::new(),
+            sizes: HashMap::new(),
             issued: 0,
         }
     }
@@ -119,31 +125,52 @@ impl<T> Lines<T> {
     }
 
     pub(super) fn length_of(&self, line: LineId) -> u32 {
-        self.length_of_crowd((line, None))
-    }
-
-    fn length_of_crowd(&self, crowd: (LineId, Option<u64>)) -> u32 {
-        let length = self.standing.get(&crowd).map_or(0, BTreeSet::len);
+        let length = self.standing.get(&line).map_or(0, BTreeSet::len);
         u32::try_from(length).unwrap_or(u32::MAX)
     }
 
-    /// Whether there is a place for one more of this order; in whose place, where the line is full. Its tenant's bound comes first: who
-    /// leaves for that leaves a place in the line too.
+    /// Whether there is a place for one more of this order; in whose place, where the line is full.
     pub(super) fn place_for(&self, order: Order, bounds: &Bounds) -> Result<Option<(Ticket, LineFull)>, LineFull> {
-        let of_tenant = bounds.of_tenant.map(|(tenant, length_max)| (Some(tenant), length_max, Crowd::Tenant));
-        let crowds = of_tenant.into_iter().chain([(None, bounds.length_max, Crowd::All)]);
-        for (tenant, length_max, of) in crowds {
-            let crowd = (bounds.line, tenant);
-            if self.length_of_crowd(crowd) < length_max {
-                continue;
-            }
-            let full = LineFull { length_max, of };
-            let last = self.standing.get(&crowd).and_then(BTreeSet::last);
-            let lower =
-                last.filter(|(last, _)| bounds.when_full == WhenFull::DisplaceLower && last.class > order.class);
-            return lower.map(|(_, ticket)| Some((*ticket, full))).ok_or(full);
+        let Bounds { line, length_max, tenant, when_full } = *bounds;
+        if self.length_of(line) < length_max {
+            return Ok(None);
         }
-        Ok(None)
+        let full = LineFull { length_max };
+        let last = self.standing.get(&line).and_then(BTreeSet::last);
+        let (Some((last, _)), WhenFull::Displace) = (last, when_full) else { return Err(full) };
+        let largest = self.sizes.get(&(line, last.class)).and_then(BTreeSet::last);
+        let Some((places, (_, ticket), _)) = largest else { return Err(full) };
+        let gives_way = match last.class.cmp(&order.class) {
+            Ordering::Greater => true,
+            // As many as the newcomer's will be then it keeps.
+            Ordering::Equal => {
+                let own = self.crowds.get(&(line, order.class, tenant)).map_or(0, BTreeSet::len);
+                *places > own + 1
+            }
+            Ordering::Less => false,
+        };
+        if gives_way { Ok(Some((*ticket, full))) } else { Err(full) }
+    }
+
+    /// Changes one crowd, and what is known of its size.
+    fn change_crowd(&mut self, crowd: CrowdId, change: impl FnOnce(&mut Ranks)) {
+        let (line, class, tenant) = crowd;
+        let size = |ranks: &Ranks| ranks.last().map(|last| (ranks.len(), *last, tenant));
+        let ranks = self.crowds.entry(crowd).or_default();
+        let before = size(ranks);
+        change(ranks);
+        let after = size(ranks);
+        if after.is_none() {
+            self.crowds.remove(&crowd);
+        }
+        let sizes = self.sizes.entry((line, class)).or_default();
+        before.iter().for_each(|before| {
+            sizes.remove(before);
+        });
+        sizes.extend(after);
+        if sizes.is_empty() {
+            self.sizes.remove(&(line, class));
+        }
     }
 
     /// Lines up one who lacks `lacks` on each of its `ways`.
@@ -163,10 +190,11 @@ impl<T> Lines<T> {
         for seat in ways.iter().flat_map(|needs| needs.iter().collect::<Vec<_>>()) {
             *self.needed.entry(seat.count).or_default() += 1;
         }
-        let (line, tenant) = (bounds.line, bounds.of_tenant.map(|(tenant, _)| tenant));
-        for crowd in crowds_of(line, tenant) {
-            self.standing.entry(crowd).or_default().insert((order, ticket));
-        }
+        let Bounds { line, tenant, .. } = *bounds;
+        self.standing.entry(line).or_default().insert((order, ticket));
+        self.change_crowd((line, order.class, tenant), |ranks| {
+            ranks.insert((order, ticket));
+        });
         self.waiters.insert(ticket, Waiter { order, line, tenant, ways, lacks, who });
         ticket
     }
@@ -185,14 +213,16 @@ impl<T> Lines<T> {
                 }
             }
         }
-        for crowd in crowds_of(waiter.line, waiter.tenant) {
-            if let Some(standing) = self.standing.get_mut(&crowd) {
-                standing.remove(&(waiter.order, ticket));
-                if standing.is_empty() {
-                    self.standing.remove(&crowd);
-                }
+        let place = (waiter.order, ticket);
+        if let Some(standing) = self.standing.get_mut(&waiter.line) {
+            standing.remove(&place);
+            if standing.is_empty() {
+                self.standing.remove(&waiter.line);
             }
         }
+        self.change_crowd((waiter.line, waiter.order.class, waiter.tenant), |ranks| {
+            ranks.remove(&place);
+        });
         Some(waiter)
     }
 
@@ -254,13 +284,14 @@ impl<T> Lines<T> {
         let noted: usize = self.lacking.values().map(BTreeSet::len).sum();
         let wanted: usize = self.waiters.values().map(|waiter| waiter.ways.len()).sum();
         assert_eq!(noted, wanted);
-        let in_crowds: usize = self.standing.values().map(BTreeSet::len).sum();
-        let of_tenants = self.waiters.values().filter(|waiter| waiter.tenant.is_some()).count();
-        assert_eq!(in_crowds, self.waiters.len() + of_tenants);
+        let in_lines: usize = self.standing.values().map(BTreeSet::len).sum();
+        let in_crowds: usize = self.crowds.values().map(BTreeSet::len).sum();
+        assert_eq!((in_lines, in_crowds), (self.waiters.len(), self.waiters.len()));
+        let sizes: usize = self.sizes.values().map(BTreeSet::len).sum();
+        assert_eq!(sizes, self.crowds.len());
+        for ((line, class, tenant), ranks) in &self.crowds {
+            let sizes = &self.sizes[&(*line, *class)];
+            assert!(ranks.last().is_some_and(|last| sizes.contains(&(ranks.len(), *last, *tenant))));
+        }
     }
-}
-
-/// Everybody in a line, and those of one tenant there.
-fn crowds_of(line: LineId, tenant: Option<u64>) -> impl Iterator<Item = (LineId, Option<u64>)> {
-    [(line, None)].into_iter().chain(tenant.map(|tenant| (line, Some(tenant))))
 }

@@ -2,6 +2,7 @@
 
 pub mod counted;
 pub mod directory;
+pub mod known_tenants;
 pub mod line;
 pub mod needs;
 pub mod pool;

@@ -67,6 +67,11 @@ impl Needs {
         self.seats.iter().take(self.length as usize).copied()
     }
 
+    /// The same, to be told which slot each was given.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Seat> {
+        self.seats.iter_mut().take(self.length as usize)
+    }
+
     /// Whether nothing is needed.
     pub fn is_empty(&self) -> bool {
         self.length == 0

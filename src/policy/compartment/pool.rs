@@ -147,8 +147,17 @@ impl<T> Pool<T> {
 
     /// Takes everything, or nothing. What was taken, to be given back as it is.
     pub fn try_take(&mut self, needs: &Needs, now: Timestamp, chance: Chance) -> Result<Needs, Lacks> {
+        let mut taken = *needs;
+        self.try_fill(&mut taken, now, chance).map(|()| taken)
+    }
+
+    /// The same where the needs stand: each is told which slot it was given.
+    pub fn try_fill(&mut self, needs: &mut Needs, now: Timestamp, chance: Chance) -> Result<(), Lacks> {
         match self.lacking(needs) {
-            None => Ok(self.take(needs, now)),
+            None => {
+                self.fill(needs, now);
+                Ok(())
+            }
             Some(count) => {
                 let full = self.count_mut(count).map(|bulkhead| bulkhead.refuse(now, chance));
                 Err(Lacks { count, full: full.unwrap_or(Full { retry_after: RETRY_AFTER_MAX }) })
@@ -240,11 +249,17 @@ impl<T> Pool<T> {
     }
 
     fn take(&mut self, needs: &Needs, now: Timestamp) -> Needs {
-        let take = |seat: Seat| {
-            let slot = self.count_mut(seat.count).map(|bulkhead| bulkhead.take(seat.member, now));
-            Seat { slot: slot.unwrap_or(seat.slot), ..seat }
-        };
-        Needs::of(needs.iter().map(take))
+        let mut taken = *needs;
+        self.fill(&mut taken, now);
+        taken
+    }
+
+    fn fill(&mut self, needs: &mut Needs, now: Timestamp) {
+        for seat in needs.iter_mut() {
+            if let Some(bulkhead) = self.count_mut(seat.count) {
+                seat.slot = bulkhead.take(seat.member, now);
+            }
+        }
     }
 
     /// Serves those who lack one of these counts, the highest class first, then the oldest, as far as there is room.

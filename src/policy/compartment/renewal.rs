@@ -2,10 +2,11 @@
 //! where it was counted before; what is gone is not known to newcomers, and its counts run dry.
 
 use super::{
-    directory::{Directory, Feature, SHARED_TENANT},
+    directory::{Directory, Feature},
+    known_tenants::KnownTenants,
     needs::CountId,
     pool::{Granted, Pool},
-    settings::{CompartmentSettings, FeatureSettings, UnknownFeature, UnknownTenant},
+    settings::{CompartmentSettings, FeatureSettings, UnknownFeature},
 };
 use crate::{
     model::clock::Timestamp,
@@ -42,20 +43,9 @@ impl Directory {
             UnknownFeature::Is(name) => self.feature_places.get(name).copied(),
         };
         self.tiers.clone_from(&settings.tiers);
-        self.known_tenants.clear();
-        for tenant in &settings.tenants {
-            if let Some(tier) = self.tiers.iter().position(|tier| tier.name == tenant.tier) {
-                self.known_tenants.insert(tenant.name.clone(), tier);
-            }
-        }
-        self.unknown_tenant = match &settings.unknown_tenant {
-            UnknownTenant::Refused => None,
-            unknown @ (UnknownTenant::Shared(tier) | UnknownTenant::Own(tier)) => {
-                self.tiers.iter().position(|known| known.name == *tier).map(|tier| (unknown.clone(), tier))
-            }
-        };
+        self.known = KnownTenants::of(settings);
         self.renew_tenants(pool, now, &mut granted);
-        self.strangers = self.tenants.keys().filter(|name| !self.known_tenants.contains_key(&***name)).count();
+        self.strangers = self.tenants.keys().filter(|name| !self.known.names(name)).count();
         granted
     }
 
@@ -86,12 +76,7 @@ impl Directory {
     /// no newcomer is counted there.
     fn renew_tenants<T>(&mut self, pool: &mut Pool<T>, now: Timestamp, granted: &mut Vec<Granted<T>>) {
         for (name, tenant) in &mut self.tenants {
-            let known = self.known_tenants.get(&**name).copied();
-            let tier = known.or(match &self.unknown_tenant {
-                Some((UnknownTenant::Own(_), tier)) => Some(*tier),
-                Some((UnknownTenant::Shared(_), tier)) if **name == *SHARED_TENANT => Some(*tier),
-                _ => None,
-            });
+            let tier = self.known.tier_under(name);
             let tier = tier.and_then(|place| Some((place, self.tiers.get(place)?)));
             tenant.is_known = tier.is_some();
             let Some((place, tier)) = tier else { continue };

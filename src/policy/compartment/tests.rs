@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    line::{Bounds, LineId, Order},
+    line::{Bounds, LineId, Order, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::{Granted, Joined, Pool},
 };
@@ -177,6 +177,68 @@ fn a_larger_cap_lets_waiters_in_and_a_used_count_is_not_removed() {
     assert_eq!(pool.add("count".into(), Bulkhead::single(1)), counts[0], "its place is used again");
 }
 
+/// A line of these places, that one of a tenant joins.
+const fn shared(length_max: u32, tenant: Option<u64>) -> Bounds {
+    Bounds { tenant, when_full: WhenFull::Displace, ..Bounds::of(LineId(0), length_max) }
+}
+
+/// One who joins a line, by tenant and class: who leaves it for that, or that it is refused.
+fn join_shared(
+    pool: &mut Pool<u32>,
+    one: Needs,
+    (length_max, who): (u32, u32),
+    (tenant, class): (Option<u64>, u16),
+) -> Result<Option<u32>, ()> {
+    let place = Order { class, since: Timestamp::from_millis(who.into()), number: who.into() };
+    match pool.join(place, &shared(length_max, tenant), vec![one], who, Timestamp::ZERO) {
+        Ok(Joined::Waits(_)) => Ok(None),
+        Ok(Joined::InPlaceOf { displaced, full, .. }) => {
+            assert_eq!(full.length_max, length_max);
+            Ok(Some(displaced))
+        }
+        Ok(Joined::Granted(granted)) => panic!("{granted:?}"),
+        Err(full) => {
+            assert_eq!(full.length_max, length_max);
+            Err(())
+        }
+    }
+}
+
+#[test]
+fn a_full_line_is_shared_by_those_who_want_it() {
+    let (a, b, c, d, e, none) = (Some(1), Some(2), Some(3), Some(4), Some(5), None);
+    for (what, standing, newcomer, gives_way) in [
+        ("a tenant that is alone has all of it, and no more", [(a, 2); 4], (a, 2), None),
+        ("another one finds room, the newest goes", [(a, 2); 4], (b, 2), Some(3)),
+        ("until they have as many", [(a, 2), (b, 2), (a, 2), (a, 2)], (b, 2), Some(3)),
+        ("of as many nobody goes for one of them", [(a, 2), (b, 2), (a, 2), (b, 2)], (b, 2), None),
+        ("two that fill it make room for a third", [(b, 2), (b, 2), (a, 2), (a, 2)], (c, 2), Some(3)),
+        ("and for the one that holds one of three", [(c, 2), (b, 2), (a, 2), (a, 2)], (c, 2), None),
+        ("one place each is the least", [(a, 2), (b, 2), (c, 2), (d, 2)], (e, 2), None),
+        ("a lower class goes first", [(a, 2), (a, 2), (b, 3), (a, 2)], (c, 2), Some(2)),
+        ("of it the tenant with the most", [(a, 3), (b, 3), (a, 3), (b, 2)], (c, 2), Some(2)),
+        ("also for its own higher class", [(a, 3), (a, 3), (a, 3), (a, 3)], (a, 2), Some(3)),
+        ("higher classes are nobody's to take", [(a, 1); 4], (b, 2), None),
+        ("nor those beside them", [(a, 1), (a, 1), (a, 1), (b, 2)], (c, 2), None),
+        ("without tenants the order is that of coming", [(none, 2); 4], (none, 2), None),
+        ("without tenants a higher class comes in", [(none, 2); 4], (none, 1), Some(3)),
+    ] {
+        let (mut pool, counts) = pool(&[1]);
+        let one = needs(&counts, Member::agent(0));
+        pool.try_take(&one, Timestamp::ZERO, CHANCE).unwrap();
+        for (who, standing) in (0..).zip(standing) {
+            assert_eq!(join_shared(&mut pool, one, (4, who), standing), Ok(None), "{what}");
+        }
+        let came = join_shared(&mut pool, one, (4, 4), newcomer);
+        assert_eq!(came, gives_way.map(Some).ok_or(()), "{what}");
+        pool.check();
+        assert_eq!(pool.waiting(), 4, "{what}");
+    }
+    let (mut pool, counts) = pool(&[0]);
+    let one = needs(&counts, Member::agent(0));
+    assert_eq!(join_shared(&mut pool, one, (0, 1), (a, 0)), Err(()), "no line at all");
+}
+
 /// A step of a random history.
 #[derive(Debug, Clone)]
 enum Step {
@@ -199,6 +261,42 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    /// However many tenants crowd into a line, and whoever came first: it is as long as it may be, each of them has its part of it, and one
+    /// that is pushed out leaves its tenant as many as the one in its place.
+    #[test]
+    fn each_tenant_has_its_part_of_a_line(
+        length_max in 1_u32..12,
+        tenants in 1_u64..6,
+        crowd in prop::collection::vec(0_u64..6, 0..80),
+    ) {
+        let (mut pool, counts) = pool(&[1]);
+        let one = needs(&counts, Member::agent(0));
+        pool.try_take(&one, Timestamp::ZERO, CHANCE).unwrap();
+        let mut standing: Vec<(u32, u64)> = Vec::new();
+        let all_want_it = (0..tenants).flat_map(|tenant| vec![tenant; length_max as usize]);
+        for (who, tenant) in (0..).zip(crowd.into_iter().map(|tenant| tenant % tenants).chain(all_want_it)) {
+            let places = |standing: &[(u32, u64)], of: u64| standing.iter().filter(|(_, tenant)| *tenant == of).count();
+            match join_shared(&mut pool, one, (length_max, who), (Some(tenant), 2)) {
+                Ok(gone) => {
+                    standing.push((who, tenant));
+                    if let Some(gone) = gone {
+                        let place = standing.iter().position(|(who, _)| *who == gone).unwrap();
+                        let (_, loser) = standing.remove(place);
+                        prop_assert!(places(&standing, loser) >= places(&standing, tenant));
+                    }
+                }
+                Err(()) => prop_assert_eq!(standing.len(), length_max as usize),
+            }
+            prop_assert_eq!(pool.waiting(), standing.len());
+        }
+        pool.check();
+        prop_assert_eq!(standing.len(), length_max as usize);
+        for tenant in 0..tenants {
+            let own = standing.iter().filter(|(_, of)| *of == tenant).count();
+            prop_assert!(own as u64 >= u64::from(length_max) / tenants, "{tenant} of {tenants} has {own} of {length_max}");
+        }
+    }
+
     /// Random histories of callers who need a provider's slot, their agent's and a feature's: counts agree with what is held, no count
     /// is over its cap but by a shrink, nobody waits for what is free, and at the end everything is there again.
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    line::{Bounds, Crowd, LineFull, LineId, Order, Ticket, WhenFull},
+    line::{Bounds, LineFull, LineId, Order, Ticket, WhenFull},
     needs::{CountId, Needs, Seat},
     pool::{Granted, Joined, Pool},
 };
@@ -19,9 +19,8 @@ use crate::{
 };
 
 const COUNTS: usize = 4;
-/// Bounds of the lines: all, one tenant's, and what becomes of one more.
-const BOUNDS: [(u32, u32, WhenFull); 3] =
-    [(3, 2, WhenFull::DisplaceLower), (5, 2, WhenFull::DisplaceLower), (2, 1, WhenFull::Refuse)];
+/// Bounds of the lines, and what becomes of one more.
+const BOUNDS: [(u32, WhenFull); 3] = [(3, WhenFull::Displace), (5, WhenFull::Displace), (2, WhenFull::Refuse)];
 const CHANCE: Chance = Chance::from_seed(3);
 
 /// A step of a random history. Whom a number means is that number of those who are there, round and round.
@@ -102,19 +101,23 @@ impl Twin {
         served
     }
 
-    /// What is full for one more, and who would have to go for it: the youngest of the lowest class.
+    /// What is full for one more, and who would have to go for it: of the lowest class the youngest of the tenant that holds the most there,
+    /// if that class is lower than the newcomer's, or the same and that tenant keeps as many as the newcomer's will have.
     fn full(&self, (line, tenant): (usize, Option<u64>), class: u16) -> Option<(LineFull, Option<u64>)> {
-        let (all, of_tenant, when_full) = BOUNDS[line];
-        let crowds = [(tenant, of_tenant, Crowd::Tenant), (None, all, Crowd::All)];
-        crowds.into_iter().filter(|(tenant, _, of)| *of == Crowd::All || tenant.is_some()).find_map(
-            |(tenant, length_max, of)| {
-                let is_in = |waiter: &&Waiter| waiter.line == line && (tenant.is_none() || waiter.tenant == tenant);
-                let standing: Vec<&Waiter> = self.waiting.iter().filter(is_in).collect();
-                let last = standing.iter().max_by_key(|waiter| waiter.order).filter(|last| last.order.class > class);
-                let goes = last.filter(|_| when_full == WhenFull::DisplaceLower).map(|last| last.who);
-                (standing.len() >= length_max as usize).then_some((LineFull { length_max, of }, goes))
-            },
-        )
+        let (length_max, when_full) = BOUNDS[line];
+        let standing: Vec<&Waiter> = self.waiting.iter().filter(|waiter| waiter.line == line).collect();
+        if standing.len() < length_max as usize {
+            return None;
+        }
+        let lowest = standing.iter().map(|waiter| waiter.order.class).max()?;
+        let places = |of: Option<u64>| {
+            standing.iter().filter(|waiter| waiter.order.class == lowest && waiter.tenant == of).count()
+        };
+        let of_lowest = standing.iter().filter(|waiter| waiter.order.class == lowest);
+        let last = of_lowest.max_by_key(|waiter| (places(waiter.tenant), waiter.order))?;
+        let gives_way = lowest > class || (lowest == class && places(last.tenant) > places(tenant) + 1);
+        let goes = (when_full == WhenFull::Displace && gives_way).then_some(last.who);
+        Some((LineFull { length_max }, goes))
     }
 
     fn length(&self, line: usize) -> usize {
@@ -203,11 +206,10 @@ impl Pair {
         self.joined += 1;
         let who = self.joined;
         let order = Order { class, since: Timestamp::from_millis(since), number: who };
-        let (length_max, of_tenant, when_full) = BOUNDS[line];
+        let (length_max, when_full) = BOUNDS[line];
         let of_ways = ways.iter().map(|way| needs(&self.counts, way)).collect();
         let line_id = LineId(u32::try_from(line).unwrap());
-        let of_tenant = tenant.map(|tenant| (tenant, of_tenant));
-        let bounds = Bounds { line: line_id, length_max, of_tenant, when_full };
+        let bounds = Bounds { line: line_id, length_max, tenant, when_full };
         let full = self.twin.full((line, tenant), class);
         let joined = self.pool.join(order, &bounds, of_ways, who, now);
         let free = ways.iter().position(|way| self.twin.lacking(way).is_none());

@@ -14,11 +14,12 @@ use crate::{
         clock::Timestamp,
         name::{Name, NameMap, TextMap},
     },
-    policy::compartment::settings::{CompartmentSettings, Rates, TierSettings, UnknownFeature, UnknownTenant},
+    policy::compartment::{
+        known_tenants::{KnownTenants, SHARED_TENANT},
+        settings::{CompartmentSettings, Rates, TierSettings, UnknownFeature},
+    },
 };
 
-/// The name under which tenants that are not known have one budget together.
-const SHARED_TENANT: &str = "other";
 /// Tenants that are looked at when one is to make room.
 const LOOKED_AT: usize = 64;
 
@@ -83,8 +84,7 @@ pub struct Accounts {
     features: NameMap<Feature>,
     usual_feature: Option<Name>,
     tiers: Vec<TierSettings>,
-    known_tenants: NameMap<usize>,
-    unknown_tenant: Option<(UnknownTenant, usize)>,
+    known: Arc<KnownTenants>,
     tenants: TextMap<Tenant>,
     /// Whose turn it is to make room; each tenant once.
     turns: VecDeque<Arc<str>>,
@@ -99,12 +99,19 @@ impl Accounts {
     /// The budgets of these compartments, and of providers by name.
     pub fn new(settings: &CompartmentSettings, providers: &[(Name, Rates)]) -> Self {
         let mut accounts = Self::default();
-        accounts.configure(settings, providers, Timestamp::ZERO);
+        accounts.configure(settings, &KnownTenants::of(settings), providers, Timestamp::ZERO);
         accounts
     }
 
     /// Takes over other settings in place: what is in a budget's window stays there, also where the budget goes and comes back meanwhile.
-    pub fn configure(&mut self, settings: &CompartmentSettings, providers: &[(Name, Rates)], now: Timestamp) {
+    /// `known` is the table of these settings' tenants.
+    pub fn configure(
+        &mut self,
+        settings: &CompartmentSettings,
+        known: &Arc<KnownTenants>,
+        providers: &[(Name, Rates)],
+        now: Timestamp,
+    ) {
         self.epoch += 1;
         self.shelf.forget_rested(now);
         let mut before = std::mem::take(&mut self.providers);
@@ -129,22 +136,14 @@ impl Accounts {
             UnknownFeature::Is(name) => Some(name.clone()),
         };
         self.tenants_max = settings.tenants_max as usize;
+        self.known = Arc::clone(known);
         self.configure_tenants(settings, now);
     }
 
     fn configure_tenants(&mut self, settings: &CompartmentSettings, now: Timestamp) {
-        let tier_of = |name: &Name| settings.tiers.iter().position(|tier| tier.name == *name);
         self.tiers.clone_from(&settings.tiers);
-        let known = settings.tenants.iter();
-        self.known_tenants = known.filter_map(|tenant| Some((tenant.name.clone(), tier_of(&tenant.tier)?))).collect();
-        self.unknown_tenant = match &settings.unknown_tenant {
-            UnknownTenant::Refused => None,
-            unknown @ (UnknownTenant::Shared(tier) | UnknownTenant::Own(tier)) => {
-                tier_of(tier).map(|tier| (unknown.clone(), tier))
-            }
-        };
         for (name, mut tenant) in std::mem::take(&mut self.tenants) {
-            let tier = self.tenant_of(Some(&name)).and_then(|(_, tier)| Some((tier, self.tiers.get(tier)?)));
+            let tier = self.known.tier_under(&name).and_then(|tier| Some((tier, self.tiers.get(tier)?)));
             let Some((tier, settings)) = tier else {
                 for gone in tenant.accounts() {
                     self.shelf.rest(gone, now);
@@ -163,7 +162,7 @@ impl Accounts {
             self.tenants.insert(name, tenant);
         }
         self.turns.retain(|name| self.tenants.contains_key(name));
-        self.strangers = self.tenants.keys().filter(|name| !self.known_tenants.contains_key(&***name)).count();
+        self.strangers = self.tenants.keys().filter(|name| !self.known.names(name)).count();
     }
 
     /// Takes an attempt's tokens from every budget that was found for the caller, or from none. Of several that refuse, the one is named
@@ -274,17 +273,6 @@ impl Accounts {
         known.or_else(|| self.features.get_key_value(self.usual_feature.as_ref()?))
     }
 
-    /// Under which name a tenant is counted, and its tier.
-    fn tenant_of<'a>(&self, name: Option<&'a str>) -> Option<(&'a str, usize)> {
-        let known = name.and_then(|name| self.known_tenants.get(name).copied());
-        match (known, name, &self.unknown_tenant) {
-            (Some(tier), Some(name), _) => Some((name, tier)),
-            (_, Some(name), Some((UnknownTenant::Own(_), tier))) => Some((name, *tier)),
-            (_, _, Some((_, tier))) => Some((SHARED_TENANT, *tier)),
-            (_, _, None) => None,
-        }
-    }
-
     /// Every budget that concerns a caller; a tenant's are made where they are not there yet.
     pub fn find(&mut self, who: &Drawer<'_>, now: Timestamp) -> Found {
         let provider = self.providers.get(who.provider).copied();
@@ -324,7 +312,8 @@ impl Accounts {
         feature: Option<(Name, f64)>,
         now: Timestamp,
     ) -> [Option<AccountRef>; 2] {
-        let tier = self.tenant_of(tenant).and_then(|(name, tier)| Some((name, tier, self.tiers.get(tier)?)));
+        let counted = self.known.find(tenant).ok();
+        let tier = counted.and_then(|counted| Some((counted.name, counted.tier, self.tiers.get(counted.tier)?)));
         let Some((name, tier, settings)) = tier else { return [None; 2] };
         let rates = settings.rates;
         let of_cell = feature.map(|(name, ratio)| (name, cell_rates(settings, Some(ratio))));
@@ -355,7 +344,7 @@ impl Accounts {
             return Arc::clone(known);
         }
         // Who is known has a budget of its own, however many strangers there are.
-        let is_stranger = !self.known_tenants.contains_key(name);
+        let is_stranger = !self.known.names(name);
         let is_full = is_stranger && self.strangers >= self.tenants_max.max(1);
         let name = if is_full && !self.forget_idle(now) { SHARED_TENANT } else { name };
         if let Some((known, _)) = self.tenants.get_key_value(name) {
@@ -379,7 +368,7 @@ impl Accounts {
                 |at: &AccountRef| self.shelf.get_mut(*at).is_none_or(|(account, _)| account.budget.is_idle(now));
             if accounts.iter().all(is_idle) {
                 self.tenants.remove(&name);
-                self.strangers -= usize::from(!self.known_tenants.contains_key(&*name)).min(self.strangers);
+                self.strangers -= usize::from(!self.known.names(&name)).min(self.strangers);
                 for gone in accounts {
                     self.shelf.remove(gone);
                 }

@@ -22,23 +22,26 @@ pub(crate) enum Part {
 
 /// A target's slots first (its provider's), then those of the call: the agent's, the feature's, the tenant's, the cell's.
 pub(super) fn needs_of(agent: &AgentCore, place: &Place, class: u16, part: Part) -> Needs {
-    let target = target_needs(agent, place.feature, class);
-    if part == Part::Target {
-        return target;
+    let mut needs = Needs::default();
+    push_target(&mut needs, agent, place.feature, class);
+    if part == Part::Everything {
+        let own = Member { agent: NO_MEMBER, feature: place.feature, class };
+        needs.push(Seat::of(agent.common.count, own));
+        place.needs.iter().for_each(|seat| needs.push(seat));
     }
-    let own = Member { agent: NO_MEMBER, feature: place.feature, class };
-    let mut needs = target;
-    needs.push(Seat::of(agent.common.count, own));
-    place.needs.iter().for_each(|seat| needs.push(seat));
     needs
 }
 
-pub(super) fn target_needs(agent: &AgentCore, feature: u16, class: u16) -> Needs {
-    let member = Member { agent: agent.member, feature, class };
-    Needs::of(agent.provider.count.map(|count| Seat::of(count, member)))
+/// Filled where it stands: each copy of it that is made on the way costs more than filling it.
+fn push_target(needs: &mut Needs, agent: &AgentCore, feature: u16, class: u16) {
+    if let Some(count) = agent.provider.count {
+        needs.push(Seat::of(count, Member { agent: agent.member, feature, class }));
+    }
 }
 
 /// The slots that a target adds to those of its call.
 pub(crate) fn is_of_target(agent: &AgentCore) -> Needs {
-    target_needs(agent, NO_MEMBER, NO_MEMBER)
+    let mut needs = Needs::default();
+    push_target(&mut needs, agent, NO_MEMBER, NO_MEMBER);
+    needs
 }

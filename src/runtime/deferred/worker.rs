@@ -224,7 +224,7 @@ impl Making {
                 let body = RawObject::try_new(body.clone().into_bytes()).map_err(|_| unreadable())?;
                 let (out, mut pieces) = mpsc::channel(RELAY_PIECES_MAX);
                 let (kind, form) = (*of, RelayForm::Whole);
-                let relay = Relay { kind, form, body: Arc::new(body), out, fallback: None, degraded: None };
+                let relay = Relay { kind, form, body: Arc::new(body), out, fallback: None, degraded: None, earlier: 0 };
                 let request = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
                 let reply = handle.call_once(request).await?;
                 let output = match pieces.try_recv() {

@@ -132,6 +132,7 @@ async fn a_promise_is_about_the_agents_own_answers() {
         out: mpsc::channel(1).0,
         fallback: None,
         degraded: None,
+        earlier: 0,
     });
     assert_eq!(promised.attempt(&asked, &progress).await.unwrap().output, json!("done"));
 }

@@ -51,13 +51,15 @@ impl Runtime {
         // From here on every admission finds the new ones; who has an old one is sent to them.
         let retired = put_in_place(shared, &old, &table);
         spread(shared, &parts, &table);
+        shared.models.tell_replaced(shared);
         gone::say(shared, &old, &table);
         let report = ReloadReport { needs_restart, ..compared(&old, &table) };
         // A root that is gone has stopped everything.
         let _ = self.root.cast(RootMessage::Retire(retired));
         // What was changed in the book is news, and timers may run from other moments on.
         shared.supervisor.cast(SupervisorMessage::Tick);
-        let touched: BTreeSet<Name> = report.removed.iter().chain(&report.changed).cloned().collect();
+        let touched = report.removed.iter().chain(&report.changed).chain(&report.added);
+        let touched: BTreeSet<Name> = touched.cloned().collect();
         shared.orchestrator.cast(OrchestratorMessage::Reloaded(Arc::new(touched)));
         tracing::info!(
             added = report.added.len(),
@@ -184,7 +186,8 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
         make_all(parts, &mut book, compartments, shared, (&before, &shared.models))
     });
     drop(book);
-    let rates = shared.rate_book.load().renewed(&parts.compartments, &shared.clock);
+    let known = shared.compartments.known_tenants();
+    let rates = shared.rate_book.load().renewed(&parts.compartments, &known, &shared.clock);
     shared.rate_book.store(Arc::new(rates));
     let (present, Made { agents: cores, models }) = made?;
     let firsts = cores.iter().filter(|core| core.is_first());
@@ -208,7 +211,8 @@ pub(crate) fn make(shared: &Arc<Shared>, parts: &Parts, old: &Arc<AgentTable>) -
 
 /// The rest takes its new settings where it stands; it names agents, which are there by now.
 fn spread(shared: &Arc<Shared>, parts: &Parts, table: &AgentTable) {
-    shared.tokens.configure(parts.spending.clone(), &parts.compartments, &parts.providers, shared.now());
+    let compartments = (&parts.compartments, &shared.compartments.known_tenants());
+    shared.tokens.configure(parts.spending.clone(), compartments, &parts.providers, shared.now());
     *lock(&shared.run_caps) = parts.run_caps;
     shared.callers.change(parts.callers);
     shared.overload.change(parts.compartments.shedding.clone(), shared.now());
@@ -244,6 +248,7 @@ fn hollow(core: &AgentCore) -> AgentCore {
         presence: Arc::clone(&core.presence),
         model: None,
         superseded: AtomicBool::new(false),
+        stands_at: core.stands_at.clone(),
     }
 }
 

@@ -157,7 +157,7 @@ fn at_every_reading(what: impl Fn(&Arc<Shared>)) -> u64 {
 #[test]
 fn a_panic_in_an_admission_gives_back_what_was_taken_so_far() {
     let panicked = at_every_reading(|shared| drop(front(shared).admit(&context()).unwrap()));
-    assert!(panicked >= 2, "{panicked}: the clock is read more than once");
+    assert!(panicked >= 1, "the clock is read");
 }
 
 /// Whatever may panic there one day.

@@ -9,6 +9,7 @@ use axum::{
 };
 
 use super::{
+    asker::{self, Asker},
     keys::{Key, KeyRing},
     page::check_page,
 };
@@ -126,6 +127,12 @@ impl Caller {
         self.key.as_ref().map(|key| key.name.as_str())
     }
 
+    /// Who it is where askers are counted apart: its tenant, else its key. `None` where there are no keys: it is the only one.
+    pub fn asker(&self) -> Option<String> {
+        let key = self.key_name()?;
+        Some(self.tenant.as_deref().map_or_else(|| asker::of_key(key), asker::of_tenant))
+    }
+
     /// The same caller for what a request's body names; refused where the key does not allow it, or a header names another one. What the
     /// body leaves out stays as the headers said.
     pub fn naming(self, named: Named) -> Result<Self, Failure> {
@@ -193,7 +200,11 @@ impl FromRequestParts<AppState> for Caller {
         let facts = parts.extensions.get::<RequestFacts>().cloned();
         let facts = facts.unwrap_or_else(|| RequestFacts::of(&parts.headers, state.language));
         let key = key_of(parts, state)?;
-        caller_of(&parts.headers, key, facts)
+        let caller = caller_of(&parts.headers, key, facts)?;
+        if let Some(asker) = parts.extensions.get::<Asker>() {
+            asker.is(caller.asker());
+        }
+        Ok(caller)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Who may use the service: keys, the caller of a request, signed tokens.
 
+pub mod asker;
 pub mod caller;
 pub mod keys;
 mod page;

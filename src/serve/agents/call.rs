@@ -69,7 +69,7 @@ pub(crate) async fn call(
     HeldJson(body, room): HeldJson<CallBody>,
 ) -> Result<Response, Failure> {
     state.ending.check()?;
-    let place = (state.caps.call()?, room);
+    let place = (state.caps.call(caller.asker().as_deref())?, room);
     let runtime = state.runtime().await?;
     let agent = runtime.agent(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
     let wants_stream = headers.get(header::ACCEPT).is_some_and(|accept| {

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::{failure::Failure, large};
 use crate::{
-    model::envelope::ErrorCode,
+    model::{envelope::ErrorCode, exact_numbers::first_changed},
     serve::{caps::BodyRoom, state::AppState},
 };
 
@@ -90,7 +90,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     if values_within(text.as_bytes()) > VALUES_MAX {
         return Err(Failure::invalid(format!("the body holds more than {VALUES_MAX} values")));
     }
-    serde_json::from_str(text).map_err(|error| {
+    let value = serde_json::from_str(text).map_err(|error| {
         let kind = match error.classify() {
             serde_json::error::Category::Data => "the body does not fit",
             serde_json::error::Category::Eof => "the body ends too early",
@@ -100,7 +100,11 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
         Failure::invalid(format!("{kind}: {error}"))
             .with_detail("line", error.line())
             .with_detail("column", error.column())
-    })
+    })?;
+    match first_changed(text) {
+        None => Ok(value),
+        Some(changed) => Err(Failure::invalid(changed.to_string()).with_detail("path", changed.path)),
+    }
 }
 
 /// How many values a JSON text holds, more or less: one behind each sign that begins or parts some. What is no JSON is not counted well,
@@ -194,6 +198,8 @@ mod tests {
             (b"{\"a\":\"\\ud800\"}", "the body is no JSON"),
             (b"{\"a\":1e999}", "the body is no JSON: number out of range"),
             (b"NaN", "the body is no JSON"),
+            (b"{\"a\":[0,{\"id\":12345678901234567890123}]}", "a[1].id: 12345678901234567890123 would be changed"),
+            (b"-0", "the number: -0 would be changed"),
             (deep.as_bytes(), "the body is no JSON: recursion limit exceeded"),
         ] {
             let failure = parse::<Value>(bytes).unwrap_err();

@@ -16,7 +16,7 @@ use axum::{
 };
 use hyper::body::{Frame, SizeHint};
 
-use crate::serve::{caps::BodyRoom, state::AppState};
+use crate::serve::{access::asker::Asker, answer_room::AnswerPlace, state::AppState};
 
 /// An answer of so many bytes is not counted: its connection's own buffers hold as much, and connections have a cap of their own.
 pub const UNCOUNTED_BYTES_MAX: usize = 64 * 1024;
@@ -25,8 +25,10 @@ pub const UNCOUNTED_BYTES_MAX: usize = 64 * 1024;
 pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// Lets a request through and counts its answer; one that there is no room for is refused, if it can be asked for again at no cost.
-pub async fn count_outgoing(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub async fn count_outgoing(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let is_question = matches!(*request.method(), Method::GET | Method::HEAD) || is_cancel(&request);
+    let asker = Asker::default();
+    request.extensions_mut().insert(asker.clone());
     let answer = next.run(request).await;
     // What comes in pieces of its own has no length, and is made as it is read.
     let bytes = answer.body().size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
@@ -34,14 +36,14 @@ pub async fn count_outgoing(State(state): State<AppState>, request: Request, nex
         return answer;
     }
     let room = if is_question || answer.headers().contains_key(REPLAYED) {
-        match state.caps.answer(bytes) {
+        match state.caps.answers.question(asker.name(), bytes) {
             Ok(room) => room,
             Err(failure) => return failure.into_response(),
         }
     } else {
-        state.caps.answer_of_act(bytes)
+        state.caps.answers.act(asker.name(), bytes)
     };
-    answer.map(|body| Body::new(Counted { body, room: Arc::new(room) }))
+    answer.map(|body| Body::new(Counted { body, place: Arc::new(room) }))
 }
 
 /// What it did is done once, however often it is asked for.
@@ -52,13 +54,18 @@ fn is_cancel(request: &Request) -> bool {
 /// A body each piece of which keeps the room of the whole: pieces share one memory.
 struct Counted {
     body: Body,
-    room: Arc<BodyRoom>,
+    place: Arc<AnswerPlace>,
 }
 
 struct Piece {
     bytes: Bytes,
     #[allow(dead_code, reason = "held for its drop")]
-    room: Arc<BodyRoom>,
+    place: Arc<AnswerPlace>,
+}
+
+/// A piece of an answer that holds its place until it is written.
+pub fn held(bytes: Bytes, place: Arc<AnswerPlace>) -> Bytes {
+    Bytes::from_owner(Piece { bytes, place })
 }
 
 impl AsRef<[u8]> for Piece {
@@ -76,8 +83,8 @@ impl HttpBody for Counted {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let held = |bytes| Bytes::from_owner(Piece { bytes, room: Arc::clone(&self.room) });
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(held))))
+        let hold = |bytes| held(bytes, Arc::clone(&self.place));
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -7,7 +7,10 @@ use axum::{
 use serde::de::DeserializeOwned;
 
 use super::failure::Failure;
-use crate::serve::state::AppState;
+use crate::{
+    journal::row_cursor::{List, RowCursor},
+    serve::state::AppState,
+};
 
 /// The longest idempotency key, in bytes.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
@@ -60,6 +63,12 @@ impl<T: DeserializeOwned + Send> FromRequestParts<AppState> for InPath<T> {
         let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
         read.map(|axum::extract::Path(found)| Self(found)).map_err(|rejection| Failure::invalid(rejection.body_text()))
     }
+}
+
+/// The place that a query says its page begins at.
+pub(in crate::serve) fn cursor_of(list: List, text: Option<&str>) -> Result<Option<RowCursor>, Failure> {
+    let read = |text| RowCursor::parse(list, text).ok_or_else(|| Failure::invalid("cursor was never handed out"));
+    text.map(read).transpose()
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use serde::Serialize;
 
 /// What a stream says before it is cut because the node stops.
 pub const RECONNECT: &str = "retry: 1000\n: this node is stopping, connect again\n\n";
+/// What a stream says before it is cut for want of something that may be there a little later.
+pub const CUT: &str = "retry: 2000\n: there is no going on here just now, connect again\n\n";
 /// A line that nobody reads: it shows that the stream is alive.
 pub const PING: &str = ": ping\n\n";
 
@@ -34,8 +36,8 @@ fn json(value: &impl Serialize) -> String {
 }
 
 /// The answer of a stream of frames. Nothing between here and the reader may hold frames back.
-pub fn answer(frames: impl Stream<Item = String> + Send + 'static) -> Response {
-    let pieces = frames.map(|frame| Ok::<_, std::convert::Infallible>(Bytes::from(frame)));
+pub fn answer<F: Into<Bytes>>(frames: impl Stream<Item = F> + Send + 'static) -> Response {
+    let pieces = frames.map(|frame| Ok::<_, std::convert::Infallible>(frame.into()));
     let mut answer = Response::new(Body::from_stream(pieces));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));

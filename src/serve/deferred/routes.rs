@@ -7,14 +7,17 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    journal::deferred::look::{Cancelling, DeferredFilter},
+    journal::{
+        deferred::look::{Cancelling, DeferredFilter},
+        row_cursor::List,
+    },
     model::envelope::ErrorCode,
     runtime::deferred::{store::DeferredStatus, view::DeferredView},
     serve::{
         access::caller::Caller,
         answer::{
             failure::Failure,
-            query::{Asked, InPath},
+            query::{Asked, InPath, cursor_of},
         },
         state::AppState,
     },
@@ -66,10 +69,11 @@ pub(crate) async fn deferred(
     if !(1..=PAGE_MAX).contains(&count_max) {
         return Err(Failure::invalid(format!("limit must be from 1 to {PAGE_MAX}")));
     }
-    let filter = DeferredFilter { scope: caller.scope(), status: query.status, before: query.cursor, count_max };
-    let entries = state.running().await?.journal.deferred_entries(filter).await?;
-    let next_cursor = if entries.len() < count_max { None } else { entries.last().map(|last| last.head.id.clone()) };
-    Ok(Answer(DeferredList { data: entries.into_iter().map(DeferredView::from).collect(), next_cursor }))
+    let before = cursor_of(List::Deferred, query.cursor.as_deref())?;
+    let filter = DeferredFilter { scope: caller.scope(), status: query.status, before, count_max };
+    let page = state.running().await?.journal.deferred_entries(filter).await?;
+    let data = page.entries.into_iter().map(DeferredView::from).collect();
+    Ok(Answer(DeferredList { data, next_cursor: page.next.map(|next| next.to_string()) }))
 }
 
 /// A call that was put off, with its answer once it has one.

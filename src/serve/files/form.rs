@@ -14,7 +14,7 @@ use super::{
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
     serve::{
-        access::caller::Caller,
+        access::caller::{Caller, Named},
         answer::{
             body::{parse, too_large},
             failure::Failure,
@@ -49,6 +49,8 @@ pub struct Form {
     pub files: Vec<FormFile>,
     /// What the fields hold of the memory for bodies, for as long as they are there.
     pub room: Option<BodyRoom>,
+    /// The caller whose files they are, where `request` names another tenant.
+    owner: Option<Caller>,
     /// Bytes of all fields together.
     text_bytes: u64,
 }
@@ -94,6 +96,7 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
 
 /// Takes back the files of a form that came to nothing.
 pub async fn forget(store: &Arc<FileStore>, caller: &Caller, form: &Form) {
+    let caller = form.owner.as_ref().unwrap_or(caller);
     for FormFile { file, .. } in &form.files {
         // What cannot be deleted now is swept up later: no run names it.
         let _ = store.delete(caller.scope(), &file.id).await;
@@ -116,16 +119,38 @@ async fn read_part(
             let max = state.limits.input_files_max;
             return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
         }
-        let file = take_file(caller, store, &name, field).await?;
+        let owner = form.owner.as_ref().unwrap_or(caller);
+        let file = take_file(owner, store, &name, field).await?;
         form.files.push(FormFile { part, file });
     } else {
         if part == REQUEST_PART && form.fields.iter().any(|(known, _)| *known == part) {
             return Err(Failure::invalid(format!("{part} is given twice")));
         }
         let text = take_text(state, form, &part, field).await?;
+        if part == REQUEST_PART {
+            form.owner = owner_named(caller, form, &text)?;
+        }
         form.fields.push((part, text));
     }
     Ok(())
+}
+
+/// Whose the form's files are, where `request` names another tenant than the headers do. It must come before them: they are stored as
+/// they come.
+fn owner_named(caller: &Caller, form: &Form, request: &str) -> Result<Option<Caller>, Failure> {
+    let request: Map<String, Value> = parse(request.as_bytes())?;
+    let Some(tenant) = request.get("tenant").and_then(Value::as_str) else { return Ok(None) };
+    let owner = caller.clone().naming(Named { tenant: Some(tenant.to_owned()), ..Named::default() })?;
+    if owner.tenant == caller.tenant {
+        return Ok(None);
+    }
+    if !form.files.is_empty() {
+        let message = format!(
+            "part {REQUEST_PART} names tenant {tenant:?} after files of the form were stored: send it before them, or name the tenant in a header"
+        );
+        return Err(Failure::invalid(message));
+    }
+    Ok(Some(owner))
 }
 
 async fn take_file(

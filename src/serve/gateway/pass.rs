@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-use super::{models::Gateway, passing::Passing};
+use super::{models::Gateway, pass_tokens::asked_of, passing::Passing};
 
 /// Headers of one connection, not of a message.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -55,14 +55,20 @@ pub(crate) async fn pass(
         .service_of(&name)
         .ok_or_else(|| Failure::not_found(format_args!("agent {name:?} with a service of its own")))?;
     let path = path_of(&request, &name)?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let (parts, body) = request.into_parts();
     let is_empty = body.is_end_stream();
     // Before anything is taken: how a client sends, and how long it takes to, is its own and says nothing of the agent.
     let body = read_whole(&state, body, state.settings.body_bytes_max).await?;
     let runtime = state.runtime().await?;
     let handle = runtime.agent(agent.as_str()).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
-    let mut admission = handle.enter(&caller.call_context(&*runtime.clock(), None))?;
+    let mut context = caller.call_context(&*runtime.clock(), None);
+    if handle.asks_for_size() {
+        context.asked = Some(asked_of(&parts.method, &path, &body.bytes));
+    }
+    // Whoever leaves meanwhile drops this, and with it the place in the line.
+    let mut admission = handle.enter_in_line(&context).await?;
+    drop(context);
     drop(runtime);
     let headers = onward(&parts.headers, &caller, &state);
     let sent = service.pass_on(parts.method, &path, headers, (!is_empty).then(|| body.bytes.clone()));

@@ -24,7 +24,7 @@ use crate::{
     transport::{pass_on::PassedOn, wire::ERROR_BODY_BYTES_MAX},
 };
 
-use super::pass::without_hop_by_hop;
+use super::{pass::without_hop_by_hop, pass_tokens::UsageReader};
 
 /// No line end is longer than half of this: enough to see whether a stream stands between two events.
 const TAIL_BYTES: usize = 4;
@@ -38,6 +38,8 @@ pub(super) struct Passing {
     left: Option<u64>,
     /// As much of it as says how it ended.
     kept: Vec<u8>,
+    /// As much of it as says what it used; `None` where that cannot be read.
+    usage: Option<UsageReader>,
     /// Which part is waited for next.
     part: Part,
     /// Where a stream of events stands; `None` = its form has no place for a word of ours.
@@ -62,7 +64,8 @@ impl Passing {
         admission.answered(passed.status());
         let events = takes_events(&passed.headers).then(Tail::default);
         let (left, admission, agent) = (passed.bytes(), Some(admission), agent.clone());
-        Self { passed, admission, left, kept: Vec::new(), part: Part::Head, events, agent, last_words, facts, place }
+        let (kept, usage) = (Vec::new(), UsageReader::of(&passed.headers));
+        Self { passed, admission, left, kept, usage, part: Part::Head, events, agent, last_words, facts, place }
     }
 
     pub(super) fn into_answer(mut self) -> Response {
@@ -128,14 +131,24 @@ impl Passing {
     /// All of it came: it is judged by its status and by what an error in it says.
     fn is_whole(&mut self) {
         let failure = self.passed.failure(&self.kept);
-        match (self.admission.take(), failure) {
-            (Some(admission), Some(failure)) => admission.fail(&failure),
-            (Some(admission), None) => admission.finish(Ending::Success),
-            (None, _) => {}
+        let told = self.usage.as_ref().and_then(UsageReader::usage);
+        let Some(mut admission) = self.admission.take() else { return };
+        if let Some(usage) = told {
+            admission.used(usage);
+        }
+        match failure {
+            Some(failure) => admission.fail(&failure),
+            None => admission.finish(Ending::Success),
         }
     }
 
     fn keep(&mut self, piece: &[u8]) {
+        if let Some(reader) = &mut self.usage {
+            reader.push(piece);
+            if let Some(admission) = &mut self.admission {
+                admission.heard(reader.events());
+            }
+        }
         if self.passed.is_telling() {
             let room = ERROR_BODY_BYTES_MAX.saturating_sub(self.kept.len());
             self.kept.extend_from_slice(piece.get(..room).unwrap_or(piece));

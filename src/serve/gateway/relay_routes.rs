@@ -5,7 +5,6 @@ use std::{sync::Arc, time::Instant};
 use axum::{
     Extension,
     extract::{Request, State},
-    http::HeaderMap,
     response::Response,
 };
 use serde_json::Value;
@@ -13,7 +12,6 @@ use tokio::sync::mpsc;
 use utoipa::ToSchema;
 
 use crate::{
-    model::contract,
     runtime::{
         call::CallRequest,
         relay::{RELAY_PIECES_MAX, Relay, RelayForm, RelayKind},
@@ -24,6 +22,7 @@ use crate::{
             body::{expect_json, read_whole},
             failure::Failure,
             large,
+            query::idempotency_key,
         },
         state::AppState,
     },
@@ -34,9 +33,6 @@ use super::{
     asked::Asked,
     models::Gateway,
 };
-
-/// A caller's own key of a request is taken up to this length.
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 
 /// What is asked of a request beside its model; everything else goes on as it comes.
 #[derive(ToSchema)]
@@ -82,7 +78,7 @@ async fn relayed(
 ) -> Result<Response, Failure> {
     state.ending.check()?;
     expect_json(request.headers())?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let idempotency_key = idempotency_key(request.headers())?;
     let body = read_whole(state, request.into_body(), state.settings.body_bytes_max).await?;
     // From here on the time is ours: how long a client takes to send is its own.
@@ -99,7 +95,7 @@ async fn relayed(
     drop(runtime);
     let (out, pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let form = asked.form;
-    let relay = Relay { kind, form, body: asked.body, out, fallback: None, degraded: None };
+    let relay = Relay { kind, form, body: asked.body, out, fallback: None, degraded: None, earlier: 0 };
     let call = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
     let under_way = UnderWay {
         call: Box::pin(async move { handle.call(call).await }),
@@ -113,17 +109,4 @@ async fn relayed(
         RelayForm::Whole => answer::whole(under_way).await,
         RelayForm::Stream { .. } => answer::streamed(under_way).await,
     })
-}
-
-/// The caller's own key, if it sent one.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Failure> {
-    let Some(value) = headers.get(contract::IDEMPOTENCY_KEY) else { return Ok(None) };
-    let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
-    let rule = || {
-        Failure::invalid(format!(
-            "header {} must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters",
-            contract::IDEMPOTENCY_KEY
-        ))
-    };
-    text.map(|text| Some(text.to_owned())).ok_or_else(rule)
 }

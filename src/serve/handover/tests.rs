@@ -48,6 +48,14 @@ fn offer(path: &Path) -> (Handover, std::net::TcpListener, SocketAddr) {
     (handover, listener, address)
 }
 
+/// An offer that a successor has taken, and what it took.
+async fn taken_offer() -> (tempfile::TempDir, Handover, std::net::TcpListener, TakenOver) {
+    let (folder, path) = folder();
+    let (handover, listener, address) = offer(&path);
+    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    (folder, handover, listener, taken)
+}
+
 /// A listener whose port nobody else can be given meanwhile, as it would where it is closed and bound again.
 fn first_listener() -> (std::net::TcpListener, SocketAddr) {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -362,32 +370,24 @@ async fn a_socket_that_is_not_the_one_asked_for_is_not_taken() {
 
 #[tokio::test]
 async fn the_successor_hears_of_the_journal() {
-    let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path);
-    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    let (_folder, handover, _listener, taken) = taken_offer().await;
     handover.asked().await;
     let mut hearing = tokio::spawn(taken.farewell.released(TIMEOUT, std::future::pending()));
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "too early");
     handover.release().await;
     assert!(hearing.await.unwrap());
     // An old process that dies has released everything too; one that lives and keeps silent has not.
-    let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path);
-    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    let (_folder, handover, _listener, taken) = taken_offer().await;
     handover.asked().await;
     drop(handover);
     assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
-    let (_folder, path) = self::folder();
-    let (_handover, _listener, address) = offer(&path);
-    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    let (_folder, _handover, _listener, taken) = taken_offer().await;
     assert!(!taken.farewell.released(Duration::from_millis(50), std::future::pending()).await);
 }
 
 #[tokio::test]
 async fn the_old_one_hears_that_somebody_waits_for_the_journal() {
-    let (_folder, path) = folder();
-    let (handover, _listener, address) = offer(&path);
-    let taken = take_over(&path, address, TIMEOUT).await.unwrap();
+    let (_folder, handover, _listener, taken) = taken_offer().await;
     handover.asked().await;
     let (want, wanted) = tokio::sync::oneshot::channel::<()>();
     let moment = Duration::from_millis(50);
@@ -398,9 +398,8 @@ async fn the_old_one_hears_that_somebody_waits_for_the_journal() {
     handover.release().await;
     assert!(hearing.await.unwrap());
     // One that is gone wants nothing, and keeps nobody from saying the last word.
-    let (_folder, path) = self::folder();
-    let (handover, _listener, address) = offer(&path);
-    drop(take_over(&path, address, TIMEOUT).await.unwrap());
+    let (_folder, handover, _listener, taken) = taken_offer().await;
+    drop(taken);
     handover.asked().await;
     assert!(tokio::time::timeout(moment, handover.wanted()).await.is_err());
     handover.release().await;

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use axum::{Json as Answer, extract::State};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -96,12 +99,16 @@ pub(crate) async fn config(State(state): State<AppState>, caller: Caller) -> Res
 
 /// Loads the configuration anew. If anything is wrong with it, nothing changes and all of it is said.
 #[utoipa::path(post, path = "/v1/config/reload", tag = "operator",
-    responses((status = 200, body = ReloadAnswer), (status = 400), (status = 403), (status = 404)))]
+    responses((status = 200, body = ReloadAnswer), (status = 400), (status = 403), (status = 404), (status = 503)))]
 pub(crate) async fn reload(State(state): State<AppState>, caller: Caller) -> Result<Answer<ReloadAnswer>, Failure> {
     caller.must_be_operator()?;
     let _place = state.caps.query()?;
     let (order, became) = oneshot::channel();
-    state.config.orders.try_send(order).map_err(|_| Failure::not_found("reload to be ordered here now"))?;
+    state.config.orders.try_send(order).map_err(|refused| match refused {
+        // Somebody takes orders, and has more than enough of them.
+        TrySendError::Full(_) => Failure::busy("orders to reload"),
+        TrySendError::Closed(_) => Failure::not_found("reload to be ordered here now"),
+    })?;
     match became.await {
         Ok(Ok(changes)) => Ok(Answer(ReloadAnswer { changes })),
         Ok(Err(problems)) => {

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    journal::query::TenantScope,
+    journal::{query::TenantScope, row_cursor::List},
     model::envelope::ErrorCode,
     runtime::{
         call::{CallContext, CallRequest},
@@ -19,7 +19,7 @@ use crate::{
         access::caller::Caller,
         answer::{
             failure::Failure,
-            query::{Asked, InPath},
+            query::{Asked, InPath, cursor_of},
         },
         state::{AppState, Running},
     },
@@ -68,10 +68,10 @@ pub(crate) async fn dead_letters(
     if !(1..=PAGE_MAX).contains(&max) {
         return Err(Failure::invalid(format!("limit must be from 1 to {PAGE_MAX}")));
     }
+    let before = cursor_of(List::DeadLetters, query.cursor.as_deref())?;
     let running = state.running().await?;
-    let data = running.journal.dead_letters(caller.scope(), query.cursor.as_deref(), max).await?;
-    let next_cursor = if data.len() < max { None } else { data.last().map(|letter| letter.id.clone()) };
-    Ok(Answer(LetterList { data, next_cursor }))
+    let (data, next) = running.journal.dead_letters(caller.scope(), before, max).await?;
+    Ok(Answer(LetterList { data, next_cursor: next.map(|next| next.to_string()) }))
 }
 
 /// Does what a letter waits for, with all guards: makes its call once more, or lets the step of its run go on. The letter is gone once that
@@ -86,7 +86,7 @@ pub(crate) async fn replay(
     caller.must_be_operator()?;
     state.ending.check()?;
     let running = state.running().await?;
-    let place = state.caps.call()?;
+    let place = state.caps.call(caller.asker().as_deref())?;
     let claim = running.runtime.claim_letter(&id);
     let claim = claim.ok_or_else(|| conflict(format!("dead letter {id:?} is being replayed by somebody else: look again at GET /v1/dead-letters once that is done")))?;
     let letter = running.journal.dead_letter(caller.scope(), &id).await?;
@@ -170,7 +170,7 @@ fn place_of(text: &str) -> Option<(&str, Option<u32>, u32)> {
 
 /// Lets the calls of kept letters be refused as before the restart; of very many those of the newest.
 pub async fn restore_letters(running: &Running) -> Result<(), Failure> {
-    let letters = running.journal.dead_letters(TenantScope::All, None, DEAD_LETTERS_MAX).await?;
+    let (letters, _) = running.journal.dead_letters(TenantScope::All, None, DEAD_LETTERS_MAX).await?;
     for letter in letters.iter().rev() {
         running.runtime.remember_letter(letter);
     }

@@ -3,10 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json as Answer,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -14,7 +13,11 @@ use sha2::{Digest as _, Sha256};
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::input;
+use super::{
+    find::{record_of, told},
+    input,
+    schema::Run,
+};
 use crate::{
     journal::query::TenantScope,
     model::{envelope::Envelope, hex::hex},
@@ -72,7 +75,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
     params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
     request_body(content((RunBody = "application/json"), (Object = "multipart/form-data")),
         description = "as a form: each part with a file name is a file for the input of that name, `request` is the rest as JSON, and any other part an input of that name"),
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 422), (status = 503)))]
+    responses((status = 202, body = Run), (status = 400), (status = 404), (status = 422), (status = 503)))]
 pub(crate) async fn start(
     State(state): State<AppState>,
     caller: Caller,
@@ -93,7 +96,7 @@ pub(crate) async fn start(
     let running = state.running().await?;
     let idempotency = key.map(|key| Idempotency { key, request_hash: hash });
     let accepted = accept(&state, &running, caller, body, idempotency).await?;
-    answer(&running, accepted).await
+    answer(&state, &running, accepted).await
 }
 
 /// The same with files in it. Whatever keeps the run from being started, files that came with it do not stay.
@@ -114,7 +117,7 @@ async fn start_by_form(
     if accepted.as_ref().map_or(true, |accepted| accepted.replayed) {
         forget(&running.files, &caller, &form).await;
     }
-    answer(&running, accepted?).await
+    answer(state, &running, accepted?).await
 }
 
 async fn accept(
@@ -246,15 +249,9 @@ fn workflow_of(state: &AppState, name: Option<&str>) -> Result<Arc<Workflow>, Fa
 }
 
 /// 202 with the run as it stands, and where it is to be found.
-pub(super) async fn answer(running: &Running, accepted: Accepted) -> Result<Response, Failure> {
-    let record = if let Some(handle) = &accepted.handle {
-        handle.record()
-    } else {
-        use crate::runtime::journal::Journal as _;
-        let stored = running.journal.record(&accepted.run_id).await?;
-        stored.ok_or_else(|| Failure::not_found(format_args!("run {:?} on this node", accepted.run_id)))?
-    };
-    let mut answer = (StatusCode::ACCEPTED, Answer(record)).into_response();
+pub(super) async fn answer(state: &AppState, running: &Running, accepted: Accepted) -> Result<Response, Failure> {
+    let record = record_of(state, running, (accepted.handle.as_ref(), &accepted.run_id)).await?;
+    let mut answer = told(state, StatusCode::ACCEPTED, record, None).await?;
     if let Ok(location) = HeaderValue::from_str(&format!("/v1/runs/{}", accepted.run_id)) {
         answer.headers_mut().insert(header::LOCATION, location);
     }

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use axum::{
-    Json as Answer,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse as _, Response},
-};
+use axum::{Json as Answer, extract::State, http::StatusCode, response::Response};
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{find::Found, linked::not_over};
+use super::{
+    find::{Found, told},
+    linked::not_over,
+    schema::Run,
+};
 use crate::{
     journal::remove::Deletion,
     serve::{
@@ -31,7 +30,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Ends a run; calls under way are aborted upstream. One that is over stays as it is.
 #[utoipa::path(post, path = "/v1/runs/{id}/cancel", tag = "runs",
-    responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
+    responses((status = 200, body = Run), (status = 202, body = Run), (status = 404)))]
 pub(crate) async fn cancel(
     State(state): State<AppState>,
     caller: Caller,
@@ -45,9 +44,9 @@ pub(crate) async fn cancel(
         // Late is no error: the run says itself when it is over.
         let _ = tokio::time::timeout(CANCEL_WAIT, handle.finished()).await;
     }
-    let record = found.record(&running).await?;
+    let record = found.record(&state, &running).await?;
     let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Answer(&*record)).into_response())
+    told(&state, status, record, None).await
 }
 
 /// Deletes a run that is over, with its events, files and the calls that it put off. Its line in the ledger stays.

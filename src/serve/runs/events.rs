@@ -1,6 +1,9 @@
 //! `GET /v1/runs/{id}/events`: a run's events as they come, from any place on, over reconnects and restarts.
 
+use std::sync::Arc;
+
 use axum::{
+    body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode},
     response::{IntoResponse as _, Response},
@@ -16,6 +19,7 @@ use crate::{
     serve::{
         answer::{
             failure::Failure,
+            outgoing::{UNCOUNTED_BYTES_MAX, held},
             query::{Asked, InPath},
             sse,
             trace::Screen,
@@ -72,10 +76,11 @@ pub(crate) async fn events(
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
     let closing = state.ending.closing_streams.clone();
-    let beginning = format!("{RETRY}{}", frames(first, language));
-    let watching = Watching { follower, language, closing, ping: state.settings.ping, place };
+    let asker = watcher.asker();
+    let beginning = [RETRY.into(), room_for(&state, asker.as_deref(), frames(first, language))?];
+    let watching = Watching { follower, language, closing, state, asker, place };
     let rest = stream::unfold(Some(watching), Watching::next);
-    Ok(sse::answer(futures_util::StreamExt::chain(stream::iter([beginning]), rest)))
+    Ok(sse::answer(futures_util::StreamExt::chain(stream::iter(beginning), rest)))
 }
 
 fn after_of(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
@@ -89,32 +94,45 @@ fn frames(events: Vec<Event>, language: Language) -> String {
     shown.map(|event| sse::numbered(event.id, event.kind.as_str(), &event)).collect()
 }
 
+/// A page that holds its room among answers that are not read yet, if it is larger than a connection's own buffers.
+fn room_for(state: &AppState, asker: Option<&str>, page: String) -> Result<Bytes, Failure> {
+    if page.len() <= 2 * UNCOUNTED_BYTES_MAX {
+        return Ok(page.into());
+    }
+    let place = state.caps.answers.question(asker, page.len())?;
+    Ok(held(page.into(), Arc::new(place)))
+}
+
 /// One reader of a run's events.
 struct Watching {
     follower: Follower,
     language: Language,
     closing: CancellationToken,
-    ping: std::time::Duration,
+    state: AppState,
+    asker: Option<String>,
     #[allow(dead_code, reason = "held for its drop")]
     place: StreamPlace,
 }
 
 impl Watching {
-    async fn next(held: Option<Self>) -> Option<(String, Option<Self>)> {
+    async fn next(held: Option<Self>) -> Option<(Bytes, Option<Self>)> {
         let mut watching = held?;
         let page = tokio::select! {
             biased;
-            () = watching.closing.cancelled() => return Some((sse::RECONNECT.to_owned(), None)),
-            page = tokio::time::timeout(watching.ping, watching.follower.next()) => page,
+            () = watching.closing.cancelled() => return Some((sse::RECONNECT.into(), None)),
+            page = tokio::time::timeout(watching.state.settings.ping, watching.follower.next()) => page,
         };
-        match page {
-            Err(_) => Some((sse::PING.to_owned(), Some(watching))),
-            Ok(Ok(events)) if events.is_empty() => None,
-            Ok(Ok(events)) => Some((frames(events, watching.language), Some(watching))),
+        let page = match page {
+            Err(_) => return Some((sse::PING.into(), Some(watching))),
+            Ok(Ok(events)) if events.is_empty() => return None,
+            Ok(page) => page.map(|events| frames(events, watching.language)),
+        };
+        match page.and_then(|page| room_for(&watching.state, watching.asker.as_deref(), page)) {
+            Ok(piece) => Some((piece, Some(watching))),
             // The reader connects again from where it is.
-            Ok(Err(failure)) => {
+            Err(failure) => {
                 tracing::debug!(error = failure.envelope.message, "a stream of events is cut");
-                Some((sse::RECONNECT.to_owned(), None))
+                Some((sse::CUT.into(), None))
             }
         }
     }

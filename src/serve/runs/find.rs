@@ -5,22 +5,23 @@ use std::{sync::Arc, time::Duration};
 use axum::{
     Json as Answer,
     extract::State,
-    http::StatusCode,
+    http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{screen::record_in, watch::Watcher};
+use super::{schema::Run, screen::record_in, watch::Watcher};
 use crate::{
     journal::query::RunHead,
-    model::run::RunRecord,
+    model::{language::Language, run::RunRecord, weight},
     runtime::{journal::Journal as _, run_handle::RunHandle},
     serve::{
         access::caller::Caller,
         answer::{
             failure::Failure,
+            large,
             query::{Asked, InPath},
             trace::Screen,
         },
@@ -68,14 +69,44 @@ impl Found {
     }
 
     /// Its record as it stands.
-    pub async fn record(&self, running: &Running) -> Result<Arc<RunRecord>, Failure> {
-        if let Some(handle) = &self.handle {
-            return Ok(Arc::new(handle.record()));
-        }
-        let id = &self.head.summary.run_id;
-        let stored = running.journal.record(id).await?;
-        stored.map(Arc::new).ok_or_else(|| Failure::not_found(format_args!("run {id:?} on this node")))
+    pub async fn record(&self, state: &AppState, running: &Running) -> Result<Arc<RunRecord>, Failure> {
+        record_of(state, running, (self.handle.as_ref(), &self.head.summary.run_id)).await
     }
+}
+
+/// The record of a run as it stands: large ones are copied where nobody waits for it.
+pub(super) async fn record_of(
+    state: &AppState,
+    running: &Running,
+    (handle, id): (Option<&RunHandle>, &str),
+) -> Result<Arc<RunRecord>, Failure> {
+    let Some(handle) = handle else {
+        let stored = running.journal.record(id).await?;
+        return stored.map(Arc::new).ok_or_else(|| Failure::not_found(format_args!("run {id:?} on this node")));
+    };
+    if let Some(record) = handle.ended_record() {
+        return Ok(record);
+    }
+    let handle = handle.clone();
+    large::work(state, handle.record_bytes(), move || Ok(Arc::new(handle.record()))).await
+}
+
+/// A record as an answer, in the language of whoever reads it. It takes as long as the record is large, so large ones are laid out where
+/// nobody waits for it.
+pub(super) async fn told(
+    state: &AppState,
+    status: StatusCode,
+    record: Arc<RunRecord>,
+    language: Option<Language>,
+) -> Result<Response, Failure> {
+    let text = large::work(state, weight::of_record(&record), move || {
+        let text = match language {
+            Some(language) => serde_json::to_vec(&record_in(Arc::unwrap_or_clone(record), language)),
+            None => serde_json::to_vec(&*record),
+        };
+        text.map_err(Failure::internal)
+    });
+    Ok((status, [(header::CONTENT_TYPE, "application/json")], text.await?).into_response())
 }
 
 /// The routes.
@@ -84,7 +115,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 }
 
 /// A run as it stands: the object of `watertight run --json`. One that goes on from another has `rerun_of`: that run's `run_id`, the `kind` (`rerun`, `repair`), the step that it was rerun `from`, and the steps that were done `again`.
-#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
+#[utoipa::path(get, path = "/v1/runs/{id}", tag = "runs", responses((status = 200, body = Run), (status = 404)))]
 pub(crate) async fn run(
     State(state): State<AppState>,
     caller: Caller,
@@ -93,13 +124,13 @@ pub(crate) async fn run(
 ) -> Result<Response, Failure> {
     let _place = state.caps.query()?;
     let running = state.running().await?;
-    let record = Found::of(&running, &caller, &id).await?.record(&running).await?;
-    Ok(Answer(record_in(Arc::unwrap_or_clone(record), language)).into_response())
+    let record = Found::of(&running, &caller, &id).await?.record(&state, &running).await?;
+    told(&state, StatusCode::OK, record, Some(language)).await
 }
 
 /// A run's end: 200 with the run once it is over, 202 with the run as it stands if it is not over within the wait.
 #[utoipa::path(get, path = "/v1/runs/{id}/result", tag = "runs", params(WaitQuery),
-    responses((status = 200, body = Object), (status = 202, body = Object), (status = 404)))]
+    responses((status = 200, body = Run), (status = 202, body = Run), (status = 404)))]
 pub(crate) async fn result(
     State(state): State<AppState>,
     watcher: Watcher,
@@ -124,12 +155,12 @@ pub(crate) async fn result(
             () = state.ending.closing_streams.cancelled() => {}
         }
     }
-    let record = found.record(&running).await?;
+    let record = found.record(&state, &running).await?;
     let status = if record.status.is_terminal() { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, Answer(record_in(Arc::unwrap_or_clone(record), language))).into_response())
+    told(&state, status, record, Some(language)).await
 }
 
-/// What a run waits for: a call, a timer, a line, a gate; `null` once it is over.
+/// What a run waits for: a call, a timer, a line, a gate, the journal; `null` once it is over. While the journal cannot write, `journal` says why.
 #[utoipa::path(get, path = "/v1/runs/{id}/why", tag = "runs", responses((status = 200, body = Object), (status = 404)))]
 pub(crate) async fn why(
     State(state): State<AppState>,
@@ -139,7 +170,8 @@ pub(crate) async fn why(
     let _place = state.caps.query()?;
     let running = state.running().await?;
     let found = Found::of(&running, &caller, &id).await?;
-    let status = found.record(&running).await?.status;
+    let status = found.record(&state, &running).await?.status;
     let why = found.handle.as_ref().and_then(RunHandle::why);
-    Ok(Answer(json!({ "run_id": id, "status": status, "why": why })))
+    let journal = running.journal.refuses().filter(|_| !status.is_terminal());
+    Ok(Answer(json!({ "run_id": id, "status": status, "why": why, "journal": journal })))
 }

@@ -16,6 +16,7 @@ use super::{
     accept::{answer, earlier, taken_on},
     find::Found,
     input,
+    schema::Run,
 };
 use crate::{
     model::{
@@ -54,7 +55,7 @@ pub fn routes() -> OpenApiRouter<AppState> {
 
 /// Starts a run that does again what was degraded or failed in this one, and takes over the rest.
 #[utoipa::path(post, path = "/v1/runs/{id}/repair", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)),
-    responses((status = 202, body = Object), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 404), (status = 409)))]
 pub(crate) async fn repair(
     State(state): State<AppState>,
     caller: Caller,
@@ -68,14 +69,14 @@ pub(crate) async fn repair(
         key.map(|key| Idempotency { key, request_hash: hex(&Sha256::digest(format!("repair {id}").as_bytes())) });
     let asked = (&caller, id.as_str(), idempotency.as_ref());
     let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
-        Begun::Before(accepted) => return answer(&running, accepted).await,
+        Begun::Before(accepted) => return answer(&state, &running, accepted).await,
         Begun::Now(over) => *over,
     };
     let (runtime, kept) = (Arc::clone(&running.runtime), (Arc::clone(&old), Arc::clone(&record)));
     let accepting = async move { runtime.repair(&old, &record, owner, idempotency).await };
     let accepted = taken_on(&state, (place, bytes), accepting).await;
     let_go_of(&state, bytes, kept).await?;
-    answer(&running, accepted?).await
+    answer(&state, &running, accepted?).await
 }
 
 /// A run that goes on from a step of another one.
@@ -90,7 +91,7 @@ pub struct RerunBody {
 
 /// Starts a run that does a step of this one again, and all that depends on it; what came before it is taken over and not paid again.
 #[utoipa::path(post, path = "/v1/runs/{id}/rerun", tag = "runs", params(("idempotency-key" = Option<String>, Header, min_length = 1, max_length = 255)), request_body = RerunBody,
-    responses((status = 202, body = Object), (status = 400), (status = 404), (status = 409)))]
+    responses((status = 202, body = Run), (status = 400), (status = 404), (status = 409)))]
 pub(crate) async fn rerun(
     State(state): State<AppState>,
     caller: Caller,
@@ -109,7 +110,7 @@ pub(crate) async fn rerun(
     let idempotency = key.map(|key| Idempotency { key, request_hash: hex(&digest) });
     let asked = (&caller, id.as_str(), idempotency.as_ref());
     let Over { old, record, owner, place, bytes } = match over(&state, &running, asked).await? {
-        Begun::Before(accepted) => return answer(&running, accepted).await,
+        Begun::Before(accepted) => return answer(&state, &running, accepted).await,
         Begun::Now(over) => *over,
     };
     let prompts = prompts_of(&running.runtime, &old.workflow, &body.from, body.prompt).await?;
@@ -118,7 +119,7 @@ pub(crate) async fn rerun(
     let accepting = async move { runtime.rerun(&old, &record, &from, prompts, owner, idempotency).await };
     let accepted = taken_on(&state, (place, bytes), accepting).await;
     let_go_of(&state, bytes, kept).await?;
-    answer(&running, accepted?).await
+    answer(&state, &running, accepted?).await
 }
 
 /// Which agent's prompt is replaced, if the step is there and the prompt can be one.
@@ -184,7 +185,7 @@ async fn over(
     if let Some(accepted) = earlier(running, found.head.owner.tenant.as_deref(), promise).await? {
         return Ok(Begun::Before(accepted));
     }
-    let record = found.record(running).await?;
+    let record = found.record(state, running).await?;
     if !record.status.is_terminal() {
         return Err(not_over(id, record.status));
     }

@@ -9,5 +9,6 @@ pub mod follow;
 pub mod input;
 pub mod linked;
 pub mod list;
+mod schema;
 pub mod screen;
 pub mod watch;

@@ -11,6 +11,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::find::Found;
 use crate::serve::{
     access::{
+        asker::{Asker, of_tenant},
         caller::Caller,
         watch_token::{TokenInQuery, WatchToken, may_watch},
     },
@@ -24,7 +25,7 @@ pub enum Watcher {
     /// A caller, who sees the runs of its own tenant.
     Caller(Box<Caller>),
     /// The holder of a token for the run of the path.
-    Token,
+    Token(Asker),
 }
 
 impl Watcher {
@@ -32,7 +33,20 @@ impl Watcher {
     pub async fn find(&self, running: &Running, id: &str) -> Result<Found, Failure> {
         match self {
             Self::Caller(caller) => Found::of(running, caller, id).await,
-            Self::Token => Found::with_token(running, id).await,
+            Self::Token(asker) => {
+                let found = Found::with_token(running, id).await?;
+                // What its holder does not read is its tenant's.
+                asker.is(found.head.owner.tenant.as_deref().map(of_tenant));
+                Ok(found)
+            }
+        }
+    }
+
+    /// Who it is where askers are counted apart, once it has found its run.
+    pub fn asker(&self) -> Option<String> {
+        match self {
+            Self::Caller(caller) => caller.asker(),
+            Self::Token(asker) => asker.name().map(str::to_owned),
         }
     }
 
@@ -40,7 +54,7 @@ impl Watcher {
     pub fn key_name(&self) -> Option<&str> {
         match self {
             Self::Caller(caller) => caller.key_name(),
-            Self::Token => None,
+            Self::Token(_) => None,
         }
     }
 }
@@ -53,7 +67,7 @@ impl FromRequestParts<AppState> for Watcher {
         if let Ok(Path(id)) = Path::<String>::from_request_parts(parts, state).await
             && may_watch(&state.signer, &id, &token, &parts.headers, now_ms())
         {
-            return Ok(Self::Token);
+            return Ok(Self::Token(parts.extensions.get::<Asker>().cloned().unwrap_or_default()));
         }
         Ok(Self::Caller(Box::new(Caller::from_request_parts(parts, state).await?)))
     }

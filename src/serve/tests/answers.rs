@@ -114,3 +114,25 @@ async fn heads_and_options_and_the_description() {
     }
     assert!(world.ask("GET", "/", &[], "").await.is(200).text.contains("Watertight"));
 }
+
+/// A node that takes over is sent requests: they wait for the journal. Whoever only asks whether it is ready hurries nobody.
+#[tokio::test]
+async fn a_node_that_takes_over_is_ready_and_a_probe_hurries_nobody() {
+    use crate::serve::state::Coming;
+    let world = World::usual().await;
+    assert_eq!(world.ask("GET", "/readyz", &[], "").await.is(200).json()["status"], "ready");
+    let inside = world.state.door.shut().unwrap();
+    world.state.door.comes_from_predecessor(Coming::Soon);
+    let told = world.ask("GET", "/readyz", &[], "").await.is(200).json();
+    assert_eq!((&told["status"], told["holds"].as_array().map(Vec::len)), (&serde_json::json!("taking_over"), Some(1)));
+    let hurried = tokio::time::timeout(std::time::Duration::from_millis(50), world.state.door.wanted()).await;
+    assert!(hurried.is_err(), "a probe is not somebody who waits");
+    let asking = world.ask("GET", "/v1/runs", &[ANN], "");
+    tokio::pin!(asking);
+    tokio::select! {
+        _ = &mut asking => panic!("there is nothing to answer with"),
+        () = world.state.door.wanted() => {}
+    }
+    world.state.door.open(inside);
+    asking.await.is(200);
+}

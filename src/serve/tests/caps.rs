@@ -153,6 +153,43 @@ async fn answers_that_are_not_read_are_bounded_in_bytes() {
     world.ask("POST", "/v1/runs", &keyed, &body).await.is(202);
 }
 
+/// One tenant that does not read what it asks for, pages of events among it, shuts out itself and nobody else.
+#[tokio::test]
+async fn one_tenants_unread_answers_leave_room_to_others() {
+    let settings = ServeSettings {
+        answers_tenant_bytes_max: 250 * 1024,
+        answers_bytes_max: 700 * 1024,
+        ..ServeSettings::default()
+    };
+    let world = World::with(&keys(), settings).await;
+    let body = format!(r#"{{"workflow":"one","input":{{"text":"{}"}}}}"#, "x".repeat(50_000));
+    let run = async |key: &str| {
+        let run = world.with_key(key, "POST", "/v1/runs", &body).await.is(202).json();
+        let path = format!("/v1/runs/{}", run["run_id"].as_str().unwrap());
+        world.with_key(key, "GET", &format!("{path}/result?wait=30"), "").await.is(200);
+        path
+    };
+    let (of_ann, of_bob) = (run("ann").await, run("bob").await);
+    let ask =
+        |key: &str, path: &str| Request::builder().uri(path).header("x-api-key", key).body(Body::empty()).unwrap();
+    let mut unread = Vec::new();
+    loop {
+        let answer = world.send(ask("ann", &of_ann)).await;
+        if answer.status() == 503 {
+            break;
+        }
+        unread.push(answer);
+    }
+    assert_eq!(unread.len(), 2, "as far as its own part goes");
+    let token = world.with_key("ann", "POST", &format!("{of_ann}/watch-token"), "").await.is(200).json();
+    let watched = format!("{of_ann}/result?token={}", token["token"].as_str().unwrap());
+    world.ask("GET", &watched, &[], "").await.fails(503, "LOAD_SHED");
+    world.with_key("bob", "GET", &of_bob, "").await.is(200);
+    world.with_key("olga", "GET", &of_ann, "").await.is(200);
+    drop(unread);
+    world.ask("GET", &watched, &[], "").await.is(200);
+}
+
 /// An answer that was paid for goes out whatever there is room for; until it is read no further call begins.
 #[tokio::test]
 async fn unread_answers_of_calls_keep_calls_from_beginning() {

@@ -336,3 +336,32 @@ async fn runs_that_go_on_from_large_ones_are_laid_out_beside_the_workers() {
     let ended = world.with_key("ann", "GET", &result, "").await.is(200).json();
     assert_eq!(ended["output"]["text"].as_str().map(str::len), Some(400_000));
 }
+
+/// A form may name its tenant in `request`, before its files: they are that tenant's, and go with the form where it comes to nothing.
+#[tokio::test]
+async fn a_form_that_names_its_tenant_keeps_its_files() {
+    let world = World::usual().await;
+    let request = ("name=\"request\"", r#"{"workflow":"one","tenant":"t-alice","input":{"text":"x"}}"#);
+    let file = ("name=\"photos\"; filename=\"a.txt\"", "abc");
+    let send = async |key: &str, parts: &[(&str, &str)]| {
+        let (body, kind) = form("b", parts);
+        world.ask("POST", "/v1/runs", &[("x-api-key", key), ("content-type", &kind)], &body).await
+    };
+    let run = send("app", &[request, file]).await.is(202).json();
+    let path = format!("/v1/runs/{}/result?wait=30", run["run_id"].as_str().unwrap());
+    let ended = world.with_key("olga", "GET", &path, "").await.is(200).json();
+    assert_eq!(ended["status"], "completed", "{ended}");
+    let id = ended["output"]["photos"][0]["file_id"].as_str().unwrap();
+    let alice = [("x-api-key", "app"), ("x-watertight-tenant", "t-alice")];
+    let bob = [("x-api-key", "app"), ("x-watertight-tenant", "t-bob")];
+    let file_path = format!("/v1/files/{id}");
+    world.ask("GET", &file_path, &bob, "").await.fails(404, "NOT_FOUND");
+    assert_eq!(world.ask("GET", &file_path, &alice, "").await.is(200).text, "abc");
+    send("ann", &[request, file]).await.fails(403, "FORBIDDEN");
+    let late = send("app", &[file, request]).await;
+    let message = late.fails(400, "INVALID_REQUEST").json()["error"]["message"].to_string();
+    assert!(message.contains("send it before them"), "{message}");
+    let store = world.state.files().await.unwrap();
+    let of_alice = crate::journal::query::TenantScope::One(Some("t-alice".to_owned()));
+    assert!(store.file(of_alice, id).await.unwrap().is_some());
+}

@@ -1,7 +1,7 @@
 //! A service without sockets: agents that echo or hang, two tenants and an operator, a journal in a folder that goes with the test.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -21,7 +21,7 @@ use crate::{
         journal::SqliteJournal,
         settings::JournalSettings,
     },
-    model::name::Name,
+    model::{language::Language, name::Name},
     policy::compartment::settings::HighestClass,
     runtime::{
         callers::CallerSettings,
@@ -36,15 +36,16 @@ use crate::{
             signature::Signer,
         },
         caps::Caps,
+        operator::config::{ConfigDesk, ConfigInForce},
         router::router,
         state::{AppState, Door, Ending, Running, Service},
     },
     settings::{
-        general::Limits,
+        general::{Limits, PlaceSharing},
         keys::{Acting, KeyProof, KeySettings, Role},
         serve::ServeSettings,
     },
-    workflow::check,
+    workflow::{check, checked::Workflow},
 };
 
 const WORKFLOW: &str = r#"
@@ -163,24 +164,7 @@ impl World {
         let known: BTreeSet<Name> = ["echo", "hang"].map(name).into();
         let workflows = [("one", WORKFLOW), ("hanging", HANGING)]
             .map(|(name, text)| (name.to_owned(), Arc::new(check::load(name, text.as_bytes(), &known).unwrap())));
-        let state = AppState::new(Service {
-            caps: Caps::new(&settings),
-            settings,
-            keys: KeyRing::of(keys, &|_| None).unwrap(),
-            language: crate::model::language::Language::En,
-            limits: Limits::default(),
-            run_deadline: None,
-            places: crate::settings::general::PlaceSharing::Never,
-            workflows: workflows.into(),
-            door: Door::default(),
-            signer: Signer::of_chance().unwrap(),
-            ending: Ending::default(),
-            config: crate::serve::operator::config::ConfigDesk::new(
-                crate::serve::operator::config::ConfigInForce::default(),
-            )
-            .0,
-            metrics: None,
-        });
+        let state = state_of(settings, KeyRing::of(keys, &|_| None).unwrap(), workflows.into());
         let files = Arc::new(FileStore::new(Arc::clone(&journal), FileSettings::default()));
         state.door.open(Arc::new(Running { runtime: Arc::new(runtime), journal, files }));
         Self { routes: router(state.clone(), OpenApiRouter::new()), state, folder }
@@ -223,6 +207,29 @@ impl World {
         // The record is told as soon as it is durable.
         id
     }
+}
+
+/// A service that has no runtime yet.
+pub(in crate::serve) fn state_of(
+    settings: ServeSettings,
+    keys: KeyRing,
+    workflows: BTreeMap<String, Arc<Workflow>>,
+) -> AppState {
+    AppState::new(Service {
+        caps: Caps::new(&settings),
+        settings,
+        keys,
+        language: Language::En,
+        limits: Limits::default(),
+        run_deadline: None,
+        places: PlaceSharing::Never,
+        workflows,
+        door: Door::default(),
+        signer: Signer::of_chance().unwrap(),
+        ending: Ending::default(),
+        config: ConfigDesk::new(ConfigInForce::default()).0,
+        metrics: None,
+    })
 }
 
 /// A runtime that is asked for no runs: its journal is gone with this function.

@@ -106,7 +106,8 @@ async fn a_relay_is_kept_without_its_pictures() {
     let body = r#"{"model":"x","n":2,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,YWJj"}}]}]}"#;
     let (out, _answers) = tokio::sync::mpsc::channel(8);
     let body = Arc::new(crate::model::raw_object::RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-    let relay = Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
+    let relay =
+        Relay { kind: RelayKind::Chat, form: RelayForm::Whole, body, out, fallback: None, degraded: None, earlier: 0 };
     let asked = AttemptRequest { relay: Some(relay), ..request(Value::Null) };
     let (attempted, said) = kept(&agent, asked).await;
     attempted.reply();
@@ -170,5 +171,25 @@ fn texts_of_lines() {
         (line("a") + "{\"message\":{\"content\":\"cut", "a"),
     ] {
         assert_eq!(lines_text(body.as_bytes()), want, "{body}");
+    }
+}
+
+/// A signed URL is a key for a few minutes: neither the prompt nor an answer that repeats it, nor what was read of that, keeps it.
+#[tokio::test]
+async fn signatures_of_urls_are_not_kept() {
+    let signature = "19c8f2a0b11.q1w2e3r4t5y6u7i8o9p0-AAAA_BBBBccccDDDDeeee";
+    let url = format!("http://here/v1/files/file-1?signature={signature}");
+    let echoed = json!({ "output": { "seen": url, "alone": signature } }).to_string();
+    let server = FakeServer::start(vec![answer(200, "", &echoed)]).await;
+    let agent = HttpAgent::try_new(client(&server), &HttpMapping::default()).unwrap();
+    let slot = CaptureSlot::default();
+    let asked = AttemptRequest { capture: Some(slot.clone()), ..request(json!({ "photo": { "url": url } })) };
+    watched(&agent, &asked).await;
+    let recorded = slot.get().unwrap();
+    let said = recorded.said();
+    let parsed = recorded.redact(json!({ "output": { "seen": url } }));
+    for kept in [said.prompt.to_string(), said.answer.unwrap(), parsed.to_string()] {
+        assert!(!kept.contains(signature) && kept.contains("(hidden)"), "{kept}");
+        assert!(kept.contains("/v1/files/file-1?signature="), "{kept}");
     }
 }

@@ -83,6 +83,10 @@ impl HttpAgent {
 }
 
 impl Backend for HttpAgent {
+    fn stands_at(&self) -> Option<Arc<str>> {
+        Some(self.client.stands_at())
+    }
+
     fn attempt<'a>(
         &'a self,
         request: &'a AttemptRequest,

@@ -164,6 +164,14 @@ impl Backend for OllamaAgent {
         true
     }
 
+    fn stands_at(&self) -> Option<Arc<str>> {
+        Some(self.client.stands_at())
+    }
+
+    fn loads_as(&self) -> Option<Arc<str>> {
+        Some(format!("ollama, {} tokens, kept {:?}", self.agent.num_ctx, self.agent.keep_alive).into())
+    }
+
     fn cold_start(&self) -> ColdStart {
         let keeps_for = match self.agent.keep_alive {
             KeepAlive::For(time) => Some(time),

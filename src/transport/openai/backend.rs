@@ -120,6 +120,14 @@ impl Backend for OpenAiAgent {
         self.client.vendor_budget()
     }
 
+    fn stands_at(&self) -> Option<Arc<str>> {
+        Some(self.client.stands_at())
+    }
+
+    fn loads_as(&self) -> Option<Arc<str>> {
+        Some("openai".into())
+    }
+
     /// Which servers load models, nobody can know beforehand; those that do say so.
     fn cold_start(&self) -> ColdStart {
         ColdStart::Told

@@ -73,6 +73,11 @@ impl StreamReader {
         Ok(meaning)
     }
 
+    /// Whether no frame said anything of an answer, not even why there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.finish_reason.is_none() && self.read.pieces == 0 && self.read.text.is_empty()
+    }
+
     /// What was heard so far.
     pub fn so_far(&self) -> &Completion {
         &self.read

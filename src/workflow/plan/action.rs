@@ -125,6 +125,8 @@ pub struct CallFailed {
 pub enum Resend {
     /// A guard of our own refused it and nothing was ever sent.
     Allowed,
+    /// Its agent is not here: it may be asked for again when it is back.
+    WhenBack,
     /// Something was sent, or its attempts are used up.
     Never,
 }

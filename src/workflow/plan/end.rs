@@ -15,6 +15,7 @@ use crate::{
         envelope::{Envelope, ErrorCode},
         event::EventType,
         run::{AttemptRecord, Cause, Degradation, StepStatus},
+        weight,
     },
     workflow::{checked::Mapping, definition::Join, expression::from_json},
 };
@@ -25,6 +26,8 @@ impl RunPlan {
         let is_mapped = self.workflow.steps[step].map.is_some();
         let item = &mut self.steps[step].round_mut().items[place];
         item.ended = item.started.map(|_| now);
+        // Made of outputs, as large as they are, and of no more use.
+        item.input = None;
         let (index, has_started) = (item.index, item.started.is_some());
         self.write_item_end(step, place, &end, now);
         if is_mapped {
@@ -32,6 +35,7 @@ impl RunPlan {
                 self.emit_end(step, index, &end, None);
             }
             let is_good = end.status == StepStatus::Succeeded;
+            self.note_output(&end, 1);
             self.set_state(step, place, ItemState::Ended(Box::new(end)));
             let round = self.steps[step].round_mut();
             round.unfinished -= 1;
@@ -205,6 +209,8 @@ impl RunPlan {
             self.emit_end(step, None, &end, decision.data());
         }
         let failed = (end.status == StepStatus::Failed).then(|| end.error.clone());
+        // Once for the record, once for expressions.
+        self.note_output(&end, 2);
         let round = self.steps[step].round_mut();
         round.opened.get_or_insert(now);
         round.value = from_json(end.output.as_ref().unwrap_or(&Json::Null));
@@ -214,6 +220,12 @@ impl RunPlan {
         if let Some(error) = failed {
             self.fail_because_of(step, error, now);
         }
+    }
+
+    /// Counts an output that is held so many times.
+    fn note_output(&mut self, end: &End, times: u64) {
+        let bytes = end.output.as_ref().map_or(0, weight::of_value) as u64;
+        self.output_bytes = self.output_bytes.saturating_add(bytes.saturating_mul(times));
     }
 
     /// Ends a step that is under way, whatever its items do.

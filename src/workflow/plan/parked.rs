@@ -27,5 +27,6 @@ impl RunPlan {
 
 /// Whether a change of the gate is what it waits for.
 pub(super) fn is_before_gate(item: &Item) -> bool {
-    matches!(item.state, ItemState::Parked { cause: Cause::CircuitOpen | Cause::Cold, .. })
+    // Nothing else is parked for an error but a call whose agent is gone.
+    matches!(item.state, ItemState::Parked { cause: Cause::CircuitOpen | Cause::Cold | Cause::Error, .. })
 }

@@ -94,6 +94,8 @@ pub struct RunPlan {
     /// Calls that came to an attempt.
     pub(super) calls: u64,
     pub(super) output: Option<Json>,
+    /// About the memory of outputs, in bytes.
+    pub(super) output_bytes: u64,
     pub(super) error: Option<Envelope>,
     /// True while something ended of which the consequences were not drawn yet.
     pub(super) unsettled: bool,
@@ -135,6 +137,7 @@ impl RunPlan {
             usage: Usage::default(),
             calls: 0,
             output: None,
+            output_bytes: 0,
             error: None,
             unsettled: false,
             mode: Mode::Live,
@@ -172,6 +175,16 @@ impl RunPlan {
     /// Calls that were made and have ended, and what they used.
     pub fn spent(&self) -> (u64, Usage) {
         (self.calls, self.usage)
+    }
+
+    /// About the memory, in bytes, that the outputs of its steps take.
+    pub fn output_bytes(&self) -> u64 {
+        self.output_bytes
+    }
+
+    /// Whether one of its calls is under way or in the line.
+    pub fn is_moving(&self) -> bool {
+        self.totals.calling + self.totals.in_line > 0
     }
 
     /// When it is timed out, whatever is under way.
@@ -257,6 +270,7 @@ impl RunPlan {
             self.steps = Vec::new();
             self.input = Value::from(());
             self.output = None;
+            self.output_bytes = 0;
             self.alarms.clear();
         }
     }

@@ -10,6 +10,7 @@ use super::{
     ahead::PARKED_MIN,
     run_plan::RunPlan,
     state::{End, ItemState},
+    why::AGENT_GONE,
 };
 use crate::{
     model::{
@@ -73,7 +74,9 @@ impl RunPlan {
                 match failed.resend {
                     // The rung that stood in for it has failed too: what it stood in for is what counts.
                     _ if self.was_asked_instead(step, place) => self.settle_item(step, place, &failure, now),
-                    Resend::Allowed => self.settle_refusal(step, place, &failure, now, gates),
+                    resend @ (Resend::Allowed | Resend::WhenBack) => {
+                        self.settle_refusal((step, place), &failure, resend, now, gates);
+                    }
                     Resend::Never => self.settle_item(step, place, &failure, now),
                 }
             }
@@ -81,7 +84,14 @@ impl RunPlan {
     }
 
     /// A refusal of our own: noted, and waited out where that is what the step does. Joining the line is no refusal.
-    fn settle_refusal(&mut self, step: usize, place: usize, failure: &Failure, now: Timestamp, gates: &dyn Gates) {
+    fn settle_refusal(
+        &mut self,
+        (step, place): (usize, usize),
+        failure: &Failure,
+        resend: Resend,
+        now: Timestamp,
+        gates: &dyn Gates,
+    ) {
         let waits = self.workflow.steps[step].on(failure.cause) == OnCause::Wait;
         if waits && self.culprit.is_none() && failure.cause == Cause::BulkheadFull && self.line_up(step, place, now) {
             return;
@@ -103,7 +113,11 @@ impl RunPlan {
             let error = self.collateral();
             return self.end_item(step, place, End::cancelled(None, error), now);
         }
-        if !(waits && self.park(step, place, failure, now, gates)) {
+        let parks = match resend {
+            Resend::WhenBack => self.park_until_back(step, place),
+            _ => waits && self.park(step, place, failure, now, gates),
+        };
+        if !parks {
             self.settle_item(step, place, failure, now);
         }
     }
@@ -136,6 +150,17 @@ impl RunPlan {
         let reason = failure.envelope.details.get("reason").and_then(|reason| reason.as_str());
         let reason = reason.unwrap_or(failure.cause.as_str()).to_owned();
         self.set_state(step, place, ItemState::Parked { until, cause: failure.cause, reason });
+        true
+    }
+
+    /// Parks until its agent is back, or the run's deadline; false if the step does without the agent.
+    fn park_until_back(&mut self, step: usize, place: usize) -> bool {
+        let fails = self.workflow.steps[step].on(Cause::Error) == OnCause::Fail;
+        if !fails || self.has_version_to_fall_back_on(step) {
+            return false;
+        }
+        let state = ItemState::Parked { until: None, cause: Cause::Error, reason: AGENT_GONE.to_owned() };
+        self.set_state(step, place, state);
         true
     }
 

@@ -12,6 +12,8 @@ use crate::model::{clock::Timestamp, run::RunStatus};
 pub const IN_DOUBT: &str = "in_doubt";
 /// Why a call waits with which the process died several times: such calls are begun one at a time.
 pub const SUSPECT: &str = "suspect";
+/// Why a call waits whose agent a reload took away: it is made when another one brings the agent back.
+pub const AGENT_GONE: &str = "agent_gone";
 
 /// What one step, or one item of it, waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -54,6 +56,8 @@ pub enum Why {
         /// Why.
         reason: String,
     },
+    /// The journal: nothing goes on before what it said is written down.
+    Journal,
     /// The orchestrator, which has not begun with it.
     Start,
     /// Its turn: its siblings use up the pace of the `map` or this run's share of the agent.

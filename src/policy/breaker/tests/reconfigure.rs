@@ -154,6 +154,46 @@ fn a_mode_counts_only_where_it_is_another_one() {
     }
 }
 
+/// Another place under the same name: nothing of the one before counts, and no state is left by it.
+#[test]
+fn another_place_begins_with_nothing_measured() {
+    for (script, state) in [("xxxx....", StateName::Closed), ("xxxxxxxxxx", StateName::Open)] {
+        let mut rig = Rig::new(|settings| settings.consecutive_failures = Some(5));
+        rig.play("...");
+        let out = rig.acquire().unwrap();
+        let hung = rig.acquire().unwrap();
+        rig.aged(hung);
+        for letter in script.chars() {
+            if let Ok(pass) = rig.acquire() {
+                rig.record(pass, super::outcome(letter));
+            }
+        }
+        rig.is(state);
+        let timer = rig.breaker.next_timer();
+        // An open one goes on showing what opened it.
+        let shown = if state == StateName::Open { rig.counts() } else { (0, 0, 0, 0) };
+        rig.breaker.begin_elsewhere(rig.now);
+        rig.is(state);
+        assert_eq!((rig.counts(), rig.breaker.next_timer()), (shown, timer), "{script}");
+        assert!(rig.record(out, super::outcome('x')).stale && rig.record(hung, super::outcome('X')).stale, "{script}");
+        assert_eq!(rig.counts(), shown, "{script}");
+    }
+    let mut rig = Rig::new(|settings| settings.consecutive_failures = Some(5));
+    rig.play("xxxx");
+    rig.breaker.begin_elsewhere(rig.now);
+    rig.play("xxxx").is(StateName::Closed);
+    rig.play("x").is(StateName::Open);
+    rig.wait(seconds(30)).is(StateName::HalfOpen);
+    let trials: Vec<_> = (0..5).map(|_| rig.acquire().unwrap()).collect();
+    assert!(rig.acquire().is_err());
+    rig.breaker.begin_elsewhere(rig.now);
+    for trial in trials {
+        assert!(rig.record(trial, super::outcome('x')).stale, "a trial of the place before");
+    }
+    rig.is(StateName::HalfOpen);
+    rig.play(".....").is(StateName::Closed);
+}
+
 proptest! {
     /// Whatever is changed whenever: no state is left by it, but by what was due, and counts stay within the window.
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, TenantSettings};
+use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, TenantSettings, UnknownTenant};
 use crate::policy::tokens::BudgetRefusal;
 
 pub(super) fn name(text: &str) -> Name {
@@ -205,20 +205,30 @@ fn other_settings_keep_what_is_in_the_window() {
     next.features[0].rates = rates(90);
     next.features.remove(1);
     next.tiers[0].rates = rates(400);
-    accounts.configure(&next, &[(name("local"), rates(2_000))], ms(0));
+    accounts.configure(&next, &KnownTenants::of(&next), &[(name("local"), rates(2_000))], ms(0));
     assert_eq!(used(&mut accounts, &ALL, 1), [80; 4]);
     let refused = reserve(&mut accounts, &who, told(0, 20), 1).unwrap_err();
     assert_eq!(refused.account.to_string(), "feature:chat");
-    accounts.configure(&CompartmentSettings::default(), &[(name("local"), rates(2_000))], ms(0));
+    accounts.configure(
+        &CompartmentSettings::default(),
+        &KnownTenants::of(&CompartmentSettings::default()),
+        &[(name("local"), rates(2_000))],
+        ms(0),
+    );
     accounts.settle(held, 1, 1, ms(2));
     assert_eq!(used(&mut accounts, &ALL, 2), [2, 0, 0, 0], "what is gone is not shown");
     // It comes back within the minute: it is what it was, and what was settled meanwhile is.
-    accounts.configure(&settings(), &[(name("local"), rates(1_000))], ms(3));
+    accounts.configure(&settings(), &KnownTenants::of(&settings()), &[(name("local"), rates(1_000))], ms(3));
     let _ = reserve(&mut accounts, &who, told(0, 0), 3).unwrap();
     assert_eq!(used(&mut accounts, &ALL, 3), [2; 4]);
-    accounts.configure(&CompartmentSettings::default(), &[], ms(4));
-    accounts.configure(&CompartmentSettings::default(), &[], ms(70_000));
-    accounts.configure(&settings(), &[(name("local"), rates(1_000))], ms(70_001));
+    accounts.configure(&CompartmentSettings::default(), &KnownTenants::of(&CompartmentSettings::default()), &[], ms(4));
+    accounts.configure(
+        &CompartmentSettings::default(),
+        &KnownTenants::of(&CompartmentSettings::default()),
+        &[],
+        ms(70_000),
+    );
+    accounts.configure(&settings(), &KnownTenants::of(&settings()), &[(name("local"), rates(1_000))], ms(70_001));
     let _ = reserve(&mut accounts, &who, told(0, 0), 70_001).unwrap();
     assert_eq!(used(&mut accounts, &ALL, 70_001), [0; 4]);
 }
@@ -276,4 +286,28 @@ proptest! {
             prop_assert_eq!(accounts.show_one(&AccountId::Provider(local.clone()), ms(now)).unwrap().used, provider);
         }
     }
+}
+
+/// However many strangers are busy, a tenant that the configuration names has a budget of its own, and takes none of their places.
+#[test]
+fn tenants_that_are_known_need_no_room() {
+    let names: Vec<String> = (0..20).map(|number| format!("known-{number}")).collect();
+    let known = names.iter().map(|text| TenantSettings { name: name(text), tier: name("free") }).collect();
+    let settings = CompartmentSettings { tenants: known, tenants_max: 2, ..settings() };
+    let mut accounts = Accounts::new(&settings, &[]);
+    let local = name("local");
+    let of = |tenant: &'static str| Drawer { provider: &local, feature: None, tenant: Some(tenant) };
+    let held: Vec<Held> =
+        ["a", "b"].map(|stranger| reserve(&mut accounts, &of(stranger), told(10, 0), 0).unwrap()).into();
+    let crowded = reserve(&mut accounts, &of("c"), told(10, 0), 0).unwrap();
+    assert_eq!(used(&mut accounts, &["tenant:c", "tenant:other"], 0), [0, 10], "no room: it is one of all others");
+    for known in &names {
+        let who = Drawer { provider: &local, feature: None, tenant: Some(known) };
+        let held = reserve(&mut accounts, &who, told(150, 0), 0).unwrap();
+        assert!(reserve(&mut accounts, &who, told(60, 0), 0).is_err(), "{known}: its own 200, and no other's");
+        accounts.settle_in_full(held, ms(0));
+        assert_eq!(used(&mut accounts, &[&format!("tenant:{known}")], 0), [150]);
+    }
+    assert_eq!(used(&mut accounts, &["tenant:a", "tenant:b", "tenant:other"], 0), [10; 3], "nobody was pushed out");
+    held.into_iter().chain([crowded]).for_each(|held| accounts.settle_in_full(held, ms(1)));
 }

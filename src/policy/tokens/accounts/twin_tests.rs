@@ -9,7 +9,7 @@ use super::{
     tests::{id, ms, name, rates, reserve, told},
     *,
 };
-use crate::policy::compartment::settings::{CountedTokens, FeatureSettings};
+use crate::policy::compartment::settings::{CountedTokens, FeatureSettings, UnknownTenant};
 
 const FEATURES: [&str; 2] = ["chat", "batch"];
 const TENANTS: [&str; 2] = ["acme", "other-one"];
@@ -231,7 +231,7 @@ fn step(
         Step::Wait(millis) => *now += millis,
         Step::Reload(config) => {
             let (settings, providers) = settings(config);
-            accounts.configure(&settings, &providers, ms(*now));
+            accounts.configure(&settings, &KnownTenants::of(&settings), &providers, ms(*now));
             twin.reload(config);
         }
     }

@@ -16,6 +16,7 @@ use crate::{
         call::CallContext,
         fallback::Admitted,
         handle::AgentHandle,
+        line::Targets,
         outside::OutsideBackend,
         parked::ParkedAt,
         refusal::Refusal,
@@ -63,7 +64,7 @@ pub(super) fn admit(front: &AgentHandle, feature: &str) -> Result<Admitted, Refu
     let context = of_feature(feature);
     match front.admit_any(&context, &ParkedAt::default()) {
         Ok(admitted) => Ok(admitted),
-        Err(refusal) => block_on(front.line_up(&context, refusal)),
+        Err(refusal) => block_on(front.line_up(Targets::All, &context, refusal)),
     }
 }
 
@@ -75,7 +76,7 @@ fn admit_and_leave(stand: &Stand, agent: &str) {
         tokio::select! {
             biased;
             () = sleep(BRISK) => None,
-            admitted = front.line_up(&context, refusal) => Some(admitted),
+            admitted = front.line_up(Targets::All, &context, refusal) => Some(admitted),
         }
     });
     let_go(admitted);
@@ -178,7 +179,7 @@ fn a_high_class_finds_a_place_in_a_full_line() {
                 let front = stand.front("draft");
                 let admitted = match front.admit_any(&context, &ParkedAt::default()) {
                     Ok(admitted) => Ok(admitted),
-                    Err(refusal) => block_on(front.line_up(&context, refusal)),
+                    Err(refusal) => block_on(front.line_up(Targets::All, &context, refusal)),
                 };
                 match admitted {
                     Ok(admitted) => held.hold(admitted, 1),

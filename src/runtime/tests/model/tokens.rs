@@ -166,7 +166,12 @@ fn a_reload_changes_limits_and_settles_nothing() {
             let configure = |provider, feature: Option<u64>| {
                 let compartments = feature.map_or_else(CompartmentSettings::default, compartments);
                 let settings = SpendingSettings::default();
-                stand.shared().tokens.configure(settings, &compartments, &providers(provider), stand.shared().now());
+                stand.shared().tokens.configure(
+                    settings,
+                    (&compartments, &KnownTenants::of(&compartments)),
+                    &providers(provider),
+                    stand.shared().now(),
+                );
             };
             configure(NEED, Some(LIMIT));
             pause();

@@ -122,3 +122,20 @@ async fn a_model_whose_agent_is_on_its_way_is_not_found() {
     assert_eq!(answer.status().as_u16(), 404);
     assert!(text(answer).await.contains("model_not_found"));
 }
+
+/// One request has one key: of two nobody knows which is meant.
+#[tokio::test]
+async fn a_request_has_one_key_of_its_own() {
+    let server = FakeServer::start(vec![answer(200, "content-type: application/json\r\n", WHOLE)]).await;
+    let service = serving(&server, 1).await;
+    for (keys, status) in [(&[][..], 200), (&["k1"], 200), (&["k1", "k1"], 200), (&["k1", "k2"], 400), (&[""], 400)] {
+        let mut request = ask("");
+        for key in keys {
+            request.headers_mut().append("idempotency-key", key.parse().unwrap());
+        }
+        let got = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(got.status().as_u16(), status, "{keys:?}");
+        assert_eq!(text(got).await.contains("Idempotency-Key"), status == 400, "{keys:?}");
+    }
+    assert_eq!(server.requests().len(), 3);
+}

@@ -192,6 +192,68 @@ async fn running_totals_take_what_was_told_last_from_the_budget() {
     }
 }
 
+/// What passes through to a model is held to the same budget as what is relayed, and both books know of it.
+#[tokio::test]
+async fn what_passes_through_is_reserved_by_its_body_and_settled_by_its_answer() {
+    let json = "content-type: application/json\r\n";
+    let told = r#"{"choices":[],"usage":{"prompt_tokens":1200,"completion_tokens":300}}"#;
+    let server = FakeServer::start(vec![answer(200, json, told), answer(200, json, r#"{"choices":[]}"#)]).await;
+    let budgeted = budgeted(&server, 4_500).await;
+    let pass = async |body: &str| {
+        let request = post("/agents/fast/chat/completions", body);
+        budgeted.service.clone().oneshot(request).await.unwrap()
+    };
+    let never = pass(&of_3000("").replace("1800", "4000")).await;
+    assert_eq!(never.status().as_u16(), 413);
+    assert_eq!(header(&never, "x-should-retry"), "false");
+    assert_eq!(text(pass(&of_3000("")).await).await, told);
+    assert_eq!(budgeted.settled().await, 1_500, "by its word");
+    text(pass(&of_3000("")).await).await;
+    assert_eq!(budgeted.settled().await, 4_500, "as it was reserved");
+    assert_eq!((pass(&of_3000("")).await.status().as_u16(), budgeted.guessed("lost")), (429, 1));
+    let sum = accounted(&budgeted.service, 2).await;
+    let want = (json!(2_400), json!(2_100), json!(true));
+    assert_eq!((&sum["prompt_tokens"], &sum["output_tokens"], &sum["estimated"]), (&want.0, &want.1, &want.2), "{sum}");
+    assert_eq!(server.requests().len(), 2, "what is refused never leaves");
+}
+
+/// What passes through and tells nothing: an error costs nothing, as of any call; a stream costs what came where that is more than was
+/// reserved; pictures and the like are not read for tokens.
+#[tokio::test]
+async fn what_passes_through_without_a_word_of_its_use() {
+    let json = "content-type: application/json\r\n";
+    let long = (0..1_400).map(|_| said("a")).collect::<String>() + "data: [DONE]\n\n";
+    let told = said("a")
+        + "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+    let picture = answer(200, "content-type: image/png\r\n", "usage");
+    let body = r#"{"messages":[{"role":"user","content":"word"}]"#;
+    for (what, upstream, form, want, reason) in [
+        ("an error", answer(500, json, "{}"), "}", (0, 0), ""),
+        ("a 429", answer(429, json, "{}"), "}", (0, 0), ""),
+        (
+            "an error that tells its use",
+            answer(500, json, r#"{"usage":{"prompt_tokens":9,"completion_tokens":1}}"#),
+            "}",
+            (9, 1),
+            "",
+        ),
+        ("a stream that tells it", stream(&told), r#","max_tokens":50,"stream":true}"#, (7, 2), ""),
+        ("a long stream", stream(&long), r#","stream":true}"#, (5, 1_400), "lost"),
+        ("a short stream", stream(&said("a")), r#","max_tokens":50,"stream":true}"#, (5, 50), "lost"),
+        ("a picture", picture, r#","max_tokens":50}"#, (5, 50), "lost"),
+    ] {
+        let server = FakeServer::start(vec![upstream]).await;
+        let budgeted = budgeted(&server, 1_000_000).await;
+        let request = post("/agents/fast/chat/completions", &format!("{body}{form}"));
+        let _ = text(budgeted.service.clone().oneshot(request).await.unwrap()).await;
+        assert_eq!(budgeted.settled().await, want.0 + want.1, "{what}");
+        let sum = accounted(&budgeted.service, 1).await;
+        let in_ledger = (sum["prompt_tokens"].as_u64().unwrap(), sum["output_tokens"].as_u64().unwrap());
+        assert_eq!((in_ledger, &sum["estimated"]), (want, &json!(!reason.is_empty())), "{what}");
+        assert_eq!(budgeted.guessed("lost"), u64::from(reason == "lost"), "{what}");
+    }
+}
+
 /// Who leaves in the middle has used the prompt and what came, in the minute in which it was reserved.
 #[tokio::test]
 async fn who_leaves_a_stream_pays_for_what_came_in_the_minute_of_its_reservation() {

@@ -93,6 +93,7 @@ async fn a_stream_goes_down_its_ladder_until_its_first_content() {
         request.headers_mut().insert("x-watertight-ladder", wanted.parse().unwrap());
         let answer = service.oneshot(request).await.unwrap();
         let told = (header(&answer, "x-watertight-degraded").to_owned(), answer.status().as_u16());
+        assert_eq!(header(&answer, "x-watertight-attempts"), requests.to_string(), "of all targets: {first}");
         let body = text(answer).await;
         assert_eq!((told.0.as_str(), server.requests().len()), (word, requests), "{first} {wanted}: {body}");
         assert_eq!(body.contains("[DONE]"), word == "lighter", "{first} {wanted}: {body}");

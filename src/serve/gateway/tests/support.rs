@@ -1,6 +1,6 @@
 //! A service in front of a server in the test's hand, in the shapes that the tests of the gateway want it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     journal::{
@@ -19,14 +19,13 @@ use crate::{
         settings::{AgentSettings, ProviderSettings, Timeouts},
     },
     serve::{
-        access::{keys::KeyRing, signature::Signer},
-        caps::Caps,
+        access::keys::KeyRing,
         gateway::{door, models::Gateway},
         router::router,
-        state::{AppState, Door, Ending, Running, Service},
-        tests::support::without_runs,
+        state::{AppState, Running},
+        tests::support::{self, without_runs},
     },
-    settings::{general::Limits, serve::ServeSettings},
+    settings::serve::ServeSettings,
     transport::{
         client::{ProviderClient, ProviderOptions},
         fake_server::FakeServer,
@@ -53,24 +52,7 @@ pub(super) fn state() -> AppState {
 }
 
 pub(super) fn state_of(settings: ServeSettings) -> AppState {
-    AppState::new(Service {
-        caps: Caps::new(&settings),
-        settings,
-        keys: KeyRing::default(),
-        language: crate::model::language::Language::En,
-        limits: Limits::default(),
-        workflows: std::collections::BTreeMap::new(),
-        door: Door::default(),
-        run_deadline: None,
-        places: crate::settings::general::PlaceSharing::Never,
-        signer: Signer::of_chance().unwrap(),
-        ending: Ending::default(),
-        config: crate::serve::operator::config::ConfigDesk::new(
-            crate::serve::operator::config::ConfigInForce::default(),
-        )
-        .0,
-        metrics: None,
-    })
+    support::state_of(settings, KeyRing::default(), BTreeMap::new())
 }
 
 /// A service with agent `fast` (also `gpt`) in front of `server`, whose calls are tried so often.

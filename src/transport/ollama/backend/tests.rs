@@ -217,7 +217,7 @@ async fn what_would_not_be_sent_loads_no_model() {
     let relayed = |kind: RelayKind, body: Value| {
         let (out, _) = tokio::sync::mpsc::channel(1);
         let body = Arc::new(RawObject::try_new(body.to_string().into_bytes()).unwrap());
-        let relay = Relay { kind, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
+        let relay = Relay { kind, form: RelayForm::Whole, body, out, fallback: None, degraded: None, earlier: 0 };
         CallRequest { relay: Some(relay), ..CallRequest::of(Value::Null) }
     };
     let user = json!([{"role": "user", "content": "hi"}]);

@@ -194,7 +194,15 @@ impl FrameReader {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
             return Some(AttemptFailure { status: Some(head.status), ..cut });
         }
-        self.only_loaded().then(|| no_draft(head.status))
+        if self.only_loaded() {
+            return Some(no_draft(head.status));
+        }
+        // A last mark alone answers nothing, whoever asked for it in whatever form.
+        let is_empty = self.choices.is_empty() && self.pieces == 0 && self.odd.is_empty();
+        is_empty.then(|| {
+            let bad = AttemptFailure::new(Ending::BadReply, "the stream held no answer");
+            AttemptFailure { status: Some(head.status), ..bad }
+        })
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Meaning {

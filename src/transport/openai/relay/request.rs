@@ -93,7 +93,7 @@ mod tests {
 
     fn relay(kind: RelayKind, form: RelayForm, body: &str) -> Relay {
         let body = Arc::new(RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-        Relay { kind, form, body, out: mpsc::channel(1).0, fallback: None, degraded: None }
+        Relay { kind, form, body, out: mpsc::channel(1).0, fallback: None, degraded: None, earlier: 0 }
     }
 
     const STREAM: RelayForm = RelayForm::Stream { usage: StreamUsage::Unwanted };

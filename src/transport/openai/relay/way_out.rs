@@ -68,7 +68,7 @@ impl<'a> Way<'a> {
     async fn begin(&mut self) -> Result<(), AttemptFailure> {
         let began = RelayBegan {
             call_id: self.attempt.call_id.clone(),
-            attempt: self.attempt.attempt,
+            attempt: self.relay.earlier.saturating_add(self.attempt.attempt),
             fallback: self.relay.fallback.clone(),
             degraded: self.relay.degraded,
             waited: self.progress.elapsed(),

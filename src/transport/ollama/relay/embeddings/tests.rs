@@ -31,8 +31,15 @@ async fn embedded(server: &FakeServer, body: &str) -> (Result<Reply, AttemptFail
     let agent = OllamaAgent::try_new(Arc::new(client), settings).unwrap();
     let (out, mut pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let body = Arc::new(RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-    let relay =
-        Relay { kind: RelayKind::Embeddings, form: RelayForm::Whole, body, out, fallback: None, degraded: None };
+    let relay = Relay {
+        kind: RelayKind::Embeddings,
+        form: RelayForm::Whole,
+        body,
+        out,
+        fallback: None,
+        degraded: None,
+        earlier: 0,
+    };
     let attempt = AttemptRequest { relay: Some(relay), ..request(Value::Null) };
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
     let ended = agent.attempt(&attempt, &progress).await;

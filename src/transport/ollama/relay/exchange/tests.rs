@@ -50,7 +50,7 @@ async fn relayed(server: &FakeServer, form: RelayForm, upstream: StreamUpstream,
     let agent = OllamaAgent::try_new(Arc::new(client), settings).unwrap();
     let (out, mut pieces) = mpsc::channel(RELAY_PIECES_MAX);
     let body = Arc::new(RawObject::try_new(body.as_bytes().to_vec()).unwrap());
-    let relay = Relay { kind: RelayKind::Chat, form, body, out, fallback: None, degraded: None };
+    let relay = Relay { kind: RelayKind::Chat, form, body, out, fallback: None, degraded: None, earlier: 0 };
     let attempt = AttemptRequest { relay: Some(relay), ..test_attempt::request(Value::Null) };
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
     assert!(agent.relays());

@@ -54,7 +54,7 @@ async fn relayed(agent: &OpenAiAgent, kind: RelayKind, form: RelayForm, body: &s
     let mut request = test_attempt::request(Value::Null);
     request.timeouts =
         AttemptTimeouts { first_token: Some(Duration::from_secs(5)), stall: Some(Duration::from_secs(5)) };
-    request.relay = Some(Relay { kind, form, body, out, fallback: None, degraded: None });
+    request.relay = Some(Relay { kind, form, body, out, fallback: None, degraded: None, earlier: 0 });
     let progress = Progress::start(Arc::new(TokioClock::start()), None);
     let ended = agent.attempt(&request, &progress).await;
     drop(request);
@@ -121,6 +121,12 @@ async fn held_back_until_the_first_output() {
         let failure = done.ended.unwrap_err();
         assert_eq!((done.text, done.committed, failure.ending), (text, committed, ending), "{sent:?}");
         assert_eq!(failure.usage.is_some_and(|usage| usage.estimated), committed, "what came has cost something");
+    }
+    // Nothing but its end: as bad as it is where the answer was wanted whole.
+    for upstream in [StreamUpstream::Always, StreamUpstream::AsAsked] {
+        let server = FakeServer::start(vec![stream(DONE_MARK)]).await;
+        let done = relayed(&agent(&server, upstream), RelayKind::Chat, STREAM, "{}").await;
+        assert_eq!((done.ended.unwrap_err().ending, done.text.as_str(), done.committed), (Ending::BadReply, "", false));
     }
     let endless = format!("data: {{\"choices\":[],\"pad\":\"{}\"}}\n\n", "x".repeat(60_000)).repeat(6);
     let server = FakeServer::start(vec![stream(&endless)]).await;

@@ -93,6 +93,12 @@ fn ends() {
         (format!("{said}data: [DONE]"), None),
         (format!("{said}{}{}", stop(0).replace("\"index\":0", "\"index\":1"), ""), Some(Ending::StreamCut)),
         (format!("{said}{}{}", stop(1), stop(0)), None),
+        ("data: [DONE]\n\n".to_owned(), Some(Ending::BadReply)),
+        (
+            "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3}}\n\ndata: [DONE]\n\n".to_owned(),
+            Some(Ending::BadReply),
+        ),
+        (format!("{}data: [DONE]\n\n", said.replace("\"a\"", "\"\"")), None),
         (load.to_owned(), Some(Ending::NoDraft)),
         (format!("{said}{load}"), None),
     ] {
