@@ -18,7 +18,7 @@ use super::{
 use crate::{
     model::name::Name,
     policy::compartment::{
-        directory::SHARED_TENANT,
+        known_tenants::SHARED_TENANT,
         settings::{CompartmentSettings, Rates, TenantSettings, UnknownTenant},
     },
 };
