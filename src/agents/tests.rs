@@ -27,11 +27,14 @@ fn assert_promised(agent: &str, output: &Value) {
     assert_eq!((&output["by"], &output["model"]), (&json!("embedded"), &Value::Null), "{agent}");
 }
 
+/// The form of an id; whose file it names is not the agent's to know.
+const FILE: &str = "file-0123456789abcdef0123456789abcdef";
+
 /// The author's own reference input, or real photos that are not part of the repository.
 fn photo_files(folder: &std::path::Path) -> Value {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    let item = |path: &PathBuf| json!({ "name": path.file_name().unwrap().to_str(), "path": path, "bytes": 1 });
+    let item = |path: &PathBuf| json!({ "name": path.file_name().unwrap().to_str(), "path": path, "bytes": 1, "file_id": FILE });
     files.iter().map(item).collect()
 }
 
@@ -346,7 +349,10 @@ fn a_photo_that_is_no_photo_is_kept() {
     std::fs::create_dir(folder.path().join("folder.jpg")).unwrap();
     std::fs::copy(example("input/photos/01-tumuli.jpg"), folder.path().join("good.jpg")).unwrap();
     let mut files = photo_files(folder.path());
-    files.as_array_mut().unwrap().push(json!({ "name": "missing.jpg", "path": folder.path().join("missing.jpg") }));
+    files
+        .as_array_mut()
+        .unwrap()
+        .push(json!({ "name": "missing.jpg", "path": folder.path().join("missing.jpg"), "file_id": FILE }));
     let output = run("photos", &json!({ "photos": files }));
     assert_promised("photos", &output);
     let by_name: BTreeMap<&str, &Value> =
@@ -451,6 +457,8 @@ fn a_bad_draft_gets_few_points() {
 fn unusable_inputs_are_refused_and_not_tried_again() {
     for (agent, input) in [
         ("photos", json!({ "photos": [{ "name": "a" }] })),
+        ("photos", json!({ "photos": [{ "name": "a", "path": "/etc/hosts" }] })),
+        ("photos", json!({ "photos": [{ "name": "a", "path": "/etc/hosts", "file_id": "file-abc" }] })),
         ("photos", json!({ "photos": [], "places": "exact" })),
         ("photos", json!("text")),
         ("style", json!({ "earlier": 3 })),

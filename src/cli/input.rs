@@ -9,10 +9,15 @@ use std::{
 };
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::exit::Stop;
 use crate::{
-    model::exact_numbers::first_changed,
+    model::{
+        exact_numbers::first_changed,
+        file_id::{FILE_ID, FILE_ID_PREFIX, FILE_PATH},
+        hex::hex,
+    },
     settings::general::{Limits, PlaceSharing},
     workflow::{
         checked::Workflow,
@@ -223,7 +228,8 @@ fn files(paths: &[PathBuf], limits: Limits) -> Result<Value, Stop> {
         let bytes = std::fs::metadata(path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?.len();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         // A file over the limit is the agent's to report: one such photo must not lose the others.
-        let mut file = json!({ "name": name, "path": absolute.to_string_lossy(), "bytes": bytes });
+        let mut file =
+            json!({ FILE_ID: file_id(&absolute), "name": name, FILE_PATH: absolute.to_string_lossy(), "bytes": bytes });
         let is_text = path
             .extension()
             .and_then(|e| e.to_str())
@@ -237,6 +243,12 @@ fn files(paths: &[PathBuf], limits: Limits) -> Result<Value, Stop> {
         files.push(file);
     }
     Ok(Value::Array(files))
+}
+
+/// An id of the same form as a service's: agents read no path that stands without one.
+fn file_id(path: &Path) -> String {
+    let hash = Sha256::digest(path.as_os_str().as_encoded_bytes());
+    format!("{FILE_ID_PREFIX}{}", hex(&hash[..16]))
 }
 
 fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {

@@ -86,7 +86,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     drop(assemble::builder(&project, &settings, None, &assemble::bare)?);
     let webhook = deferral::webhook(&project, &settings)?;
     let gateway = GatewayDoor::from(assemble::gateway(&project, &settings)?);
-    let home = home_of(&journal_settings(&settings, &project.folder))?;
+    let home = home_of(journal_settings(&settings, &project.folder)).await?;
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
     let page = metrics::install().map_err(Stop::usage)?;
@@ -145,10 +145,14 @@ pub(super) fn check_reach(listen: SocketAddr, open: OpenToNetwork, keys: &KeyRin
     )))
 }
 
-/// The journal's folder, where what outlives this process lies.
-fn home_of(journal: &JournalSettings) -> Result<PathBuf, Stop> {
+/// The journal's folder, where what outlives this process lies. A journal that this program cannot open is found before a predecessor that
+/// can is told to go.
+async fn home_of(journal: JournalSettings) -> Result<PathBuf, Stop> {
     let home = journal.path.parent().unwrap_or(Path::new(".")).to_owned();
     std::fs::create_dir_all(&home).map_err(|error| Stop::Usage(format!("{}: {error}", home.display())))?;
+    let shown = journal.path.display().to_string();
+    let looking = tokio::task::spawn_blocking(move || SqliteJournal::look_ahead(&journal));
+    looking.await.map_err(Stop::usage)?.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
     Ok(home)
 }
 
@@ -327,8 +331,8 @@ async fn open_journal(
         match opening.await.map_err(Stop::usage)? {
             Err(error @ JournalError::Held(_)) if Instant::now() < until => {
                 if !is_told {
-                    let seconds = until.saturating_duration_since(Instant::now()).as_secs_f64();
-                    say(&format!("watertight: {error}; waiting for it for {seconds:.0} s more (serve.handover_wait)"));
+                    let seconds = wait.as_secs_f64();
+                    say(&format!("watertight: {error}; waiting for it for {seconds} s (serve.handover_wait)"));
                 }
                 is_told = true;
             }

@@ -1,5 +1,5 @@
 //! How the service ends, told to stop or for a successor: nobody who was taken in is sent away without an answer, the journal is let go of
-//! as soon as no step is under way, and what is not over goes on with whoever opens it next. Starts nothing.
+//! as soon as no step and no request is under way that needs it, and what is not over goes on with whoever opens it next. Starts nothing.
 
 use std::time::Duration;
 
@@ -48,7 +48,8 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
                 Leaving::To(_) => last_words.min(state.settings.handover_wait / 2),
             };
             let of_steps = state.settings.handover_steps_wait;
-            running.runtime.leave_runs(patience, wanted(&leaving, of_steps)).await;
+            // Whoever still sends its request gets its answer here: nobody else has what it has sent by now.
+            running.runtime.leave_runs(patience, wanted(&leaving, of_steps), state.ending.arrived()).await;
             running.journal.close().await;
         }
         if let Leaving::To(Some(handover)) = &leaving {

@@ -68,6 +68,8 @@ pub fn file_settings(settings: &Settings) -> FileSettings {
         tenant_bytes_max: table.tenant_bytes_max,
         uploads_max: table.uploads_max,
         pictures_max: table.pictures_max,
+        call_bytes_max: table.call_bytes_max,
+        calls_bytes_max: table.calls_bytes_max,
     }
 }
 

@@ -25,7 +25,7 @@ use super::{
     remove::{self, Deletion},
     restore,
     runs::{Accept, Append, earlier},
-    schema::open_writer,
+    schema::{look_ahead, open_writer},
     settings::JournalSettings,
     shut_callers,
     work::{Asked, Within, Work},
@@ -89,6 +89,11 @@ impl SqliteJournal {
             .map_err(|error| JournalError::Failed(format!("no thread to write with: {error}")))?;
         let (queue, deferred_turn) = (Mutex::new(queue), Arc::default());
         Ok(Arc::new(Self { queue, readers, vitals, ledger, settings, sign, deferred_turn }))
+    }
+
+    /// Whether this program could open the journal once whoever holds it lets it go: asked before that one is told to go. Blocks.
+    pub fn look_ahead(settings: &JournalSettings) -> Result<(), JournalError> {
+        look_ahead(&true_path(&settings.path)?)
     }
 
     /// Where whoever holds the journal at `path` is reached, as far as it says. Blocks for a moment.

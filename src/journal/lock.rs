@@ -4,7 +4,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -16,6 +16,8 @@ use crate::runtime::journal::JournalError;
 
 /// How often a lock that another process holds is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(20);
+/// Nobody else on this machine reads a journal that is made here.
+const OWNER_ONLY: u32 = 0o600;
 /// What stands before the owner's address in its record.
 const ADDRESS: &str = " address ";
 /// Of the owner's record so many bytes are read.
@@ -62,7 +64,8 @@ pub(super) fn true_path(journal: &Path) -> Result<PathBuf, JournalError> {
     let failed = |error: std::io::Error| JournalError::Failed(format!("{}: {error}", journal.display()));
     // Only where it is missing: closing a second handle of a database lets go of the locks of the first.
     if !journal.try_exists().map_err(failed)? {
-        OpenOptions::new().append(true).create(true).open(journal).map_err(failed)?;
+        // What people wrote stands in it. Its log and index beside it are made like it.
+        OpenOptions::new().append(true).create(true).mode(OWNER_ONLY).open(journal).map_err(failed)?;
     }
     let path = journal.canonicalize().map_err(failed)?;
     let found = path.metadata().map_err(failed)?;

@@ -52,6 +52,8 @@ pub(super) fn delete_run(within: &mut Within<'_>, scope: &TenantScope, run_id: &
     within.connection.prepare_cached(letters)?.execute([run_key(run_id)])?;
     // What it put off would still be asked and paid for, and tells of its input. One that goes by its age leaves what it promised.
     deferred::remove_of_run(within.connection, run_id)?;
+    // Whoever has it deleted wants nothing of it to be left.
+    within.connection.prepare_cached("DELETE FROM idempotency WHERE run_id = ?1")?.execute([run_key(run_id)])?;
     remove_run(within, run)?;
     Ok(Deletion::Done)
 }
@@ -98,14 +100,14 @@ fn numbers(within: &Within<'_>, sql: &str, values: impl rusqlite::Params) -> Res
     Ok(found)
 }
 
-/// Takes a run away with everything that belongs to it.
+/// Takes a run away with everything that belongs to it, but for what its idempotency key promised: that holds for its own time, also
+/// where the run is kept shorter, so that the same request is never paid twice.
 fn remove_run(within: &mut Within<'_>, run: i64) -> Result<(), Fault> {
     slot::release(within.connection, run, &Contents::default())?;
     files::release_files(within, run)?;
     for sql in [
         "DELETE FROM capture WHERE run_id = (SELECT run_id FROM run WHERE run = ?1)",
         "DELETE FROM capture_read WHERE run_id = (SELECT run_id FROM run WHERE run = ?1)",
-        "DELETE FROM idempotency WHERE run_id = (SELECT run_id FROM run WHERE run = ?1)",
         "DELETE FROM entry WHERE run = ?1",
         "DELETE FROM story WHERE run = ?1",
         "DELETE FROM run WHERE run = ?1",

@@ -26,7 +26,7 @@ const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
 const MIGRATIONS: &[&str] =
-    &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS, DEFERRED_OF_RUNS];
+    &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS, DEFERRED_OF_RUNS, UNPRICED];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -130,6 +130,9 @@ ALTER TABLE deferred ADD COLUMN run_id;
 CREATE INDEX deferred_run ON deferred (run_id) WHERE run_id IS NOT NULL;
 ";
 
+/// Calls without a price beside those that have one; of older lines nobody knows.
+const UNPRICED: &str = "ALTER TABLE usage ADD COLUMN unpriced INTEGER NOT NULL DEFAULT 0;";
+
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {
     let path = &settings.path;
@@ -162,6 +165,29 @@ pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, Jour
     open().map_err(|fault| named(path, fault.into()))
 }
 
+/// Whether this program could take the file over from whoever holds it now: one of ours, of a version that is known here, which this
+/// process may read and write. A file that is not there yet is as good. Changes nothing.
+pub(super) fn look_ahead(path: &Path) -> Result<(), JournalError> {
+    let look = || -> Result<(), Fault> {
+        if !path.try_exists().map_err(|error| JournalError::Failed(error.to_string()))? {
+            return Ok(());
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        prepare(&connection)?;
+        if connection.is_readonly(rusqlite::MAIN_DB)? {
+            return Err(JournalError::Failed("this process may not write it".to_owned()).into());
+        }
+        // One that was just made says nothing of itself yet.
+        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if tables > 0 {
+            check_owner(&connection, path)?;
+        }
+        check_version(&connection, path).map(drop)
+    };
+    look().map_err(|fault| named(path, fault.into()))
+}
+
 /// A connection that only reads.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -190,19 +216,30 @@ fn claim(connection: &Connection, path: &Path) -> Result<(), Fault> {
         connection.pragma_update(None, "application_id", APPLICATION_ID)?;
         return Ok(());
     }
-    if application != APPLICATION_ID {
-        return Err(JournalError::Corrupt(format!("{} is a database of another program", path.display())).into());
+    check_owner(connection, path)
+}
+
+fn check_owner(connection: &Connection, path: &Path) -> Result<(), Fault> {
+    let application: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if application == APPLICATION_ID {
+        return Ok(());
     }
-    Ok(())
+    Err(JournalError::Corrupt(format!("{} is a database of another program", path.display())).into())
+}
+
+/// The version of the file, if this program knows it.
+fn check_version(connection: &Connection, path: &Path) -> Result<i64, Fault> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if (0..=known).contains(&version) {
+        return Ok(version);
+    }
+    let text = format!("{}: version {version} of a newer program; this one knows {known}", path.display());
+    Err(JournalError::Failed(text).into())
 }
 
 fn migrate(connection: &mut Connection, path: &Path) -> Result<(), Fault> {
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if version > known || version < 0 {
-        let text = format!("{}: version {version} of a newer program; this one knows {known}", path.display());
-        return Err(JournalError::Failed(text).into());
-    }
+    let version = check_version(connection, path)?;
     for (number, migration) in (1_i64..).zip(MIGRATIONS).filter(|(number, _)| *number > version) {
         let transaction = connection.transaction()?;
         transaction.execute_batch(migration)?;

@@ -160,7 +160,8 @@ mod tests {
         }
         for number in ["-0", "18446744073709551616", "-9223372036854775809"] {
             let value: serde_json::Value = serde_json::from_str(number).unwrap();
-            assert!(first_changed(number).is_some() && value.to_string() != number);
+            assert!(first_changed(number).is_some());
+            assert_ne!(value.to_string(), number);
         }
     }
 }

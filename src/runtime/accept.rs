@@ -18,7 +18,7 @@ use super::{
     },
     orchestrator::OrchestratorMessage,
     run_cell::{RunCell, RunFacts, Told},
-    run_handle::RunHandle,
+    run_handle::{RunHandle, stopping},
     run_log::{JournalEnd, RunLog},
     run_table::RUNS_LIVE_MAX,
     trials,
@@ -154,6 +154,9 @@ impl Runtime {
         let Some(journal) = shared.journal.clone() else {
             return Err(Box::new(Envelope::new(ErrorCode::Internal, "this runtime has no journal")));
         };
+        if self.shared.stopping.is_cancelled() || self.shared.frozen.load(Ordering::Acquire) {
+            return Err(stopping());
+        }
         self.may_start(&new.workflow, new.owner.feature.as_deref(), new.owner.tenant.as_deref())?;
         if self.runs.live_count() >= RUNS_LIVE_MAX {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));

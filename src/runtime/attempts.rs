@@ -19,6 +19,7 @@ use super::{
     dead_letters::{Killed, Killer},
     permit::Permit,
     ports::{AttemptRequest, Progress},
+    promise::within_depth,
     refusal::Refusal,
     spending::Spending,
     spent::spent_unasked,
@@ -252,7 +253,7 @@ impl Call {
         loop {
             tokio::select! {
                 biased;
-                result = &mut work => return result,
+                result = &mut work => return result.and_then(within_depth),
                 () = cancel.cancelled() => {
                     let elapsed = self.shared.now().since(progress.started());
                     let is_hung = elapsed > slow_call && progress.first_content().is_none();

@@ -218,9 +218,14 @@ impl Runtime {
 
     /// Gives durable runs up to whoever opens the journal next, while calls go on here: refuses new runs, begins no step, lets steps under
     /// way end and writes them down, aborts the rest without ending its run. They have `grace`; once `wanted` comes, because somebody waits
-    /// for the journal, only steps with `effects = "once"` have it, since no other process may make those again. After it nothing of a run
-    /// is written any more.
-    pub async fn leave_runs(&self, grace: Duration, wanted: impl Future<Output = ()>) {
+    /// for the journal, only steps with `effects = "once"` have it, since no other process may make those again. Until `arrived`, within
+    /// `grace` too, runs are still accepted for whoever comes next. After it nothing of a run is written any more.
+    pub async fn leave_runs(
+        &self,
+        grace: Duration,
+        wanted: impl Future<Output = ()>,
+        arrived: impl Future<Output = ()>,
+    ) {
         let (all, made_once) = (&self.shared.run_steps, &self.shared.steps_made_once);
         self.shared.leaving_runs.cancel();
         all.close();
@@ -232,7 +237,7 @@ impl Runtime {
             }
         };
         // Late or not, what is still under way is what is left.
-        let _ = tokio::time::timeout(grace, ended).await;
+        let _ = tokio::time::timeout(grace, async { tokio::join!(ended, arrived) }).await;
         if !all.is_empty() {
             tracing::warn!(steps = all.len(), "steps are left to whoever goes on");
         }

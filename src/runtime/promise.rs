@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::ports::{AttemptRequest, Backend, BoxFuture, Progress};
 use crate::model::{
+    depth::{VALUE_DEPTH_MAX, is_deeper},
     facts::Ending,
     reply::{AttemptFailure, Reply},
 };
@@ -64,5 +65,40 @@ impl Backend for Promised {
             failure.usage = reply.usage;
             Err(failure)
         })
+    }
+}
+
+/// What every agent promises: an output that can be written down, read again and used. One that is nested deeper than values may be is
+/// none, whoever made it.
+pub(super) fn within_depth(reply: Reply) -> Result<Reply, AttemptFailure> {
+    if !is_deeper(&reply.output, VALUE_DEPTH_MAX) {
+        return Ok(reply);
+    }
+    let message = format!("the output is nested deeper than {VALUE_DEPTH_MAX}");
+    let mut failure = AttemptFailure::new(Ending::BadReply, message);
+    failure.status = reply.status;
+    failure.usage = reply.usage;
+    Err(failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::reply::Usage;
+
+    #[test]
+    fn an_output_that_could_not_be_read_again_is_a_bad_reply() {
+        let deep = |depth: usize| (1..depth).fold(json!(1), |inner, _| json!({ "in": inner }));
+        let reply = |output: Value| Reply {
+            status: Some(200),
+            usage: Some(Usage { prompt_tokens: 3, ..Usage::default() }),
+            ..Reply::of(output)
+        };
+        assert!(within_depth(reply(deep(VALUE_DEPTH_MAX))).is_ok());
+        let failure = within_depth(reply(deep(VALUE_DEPTH_MAX + 1))).unwrap_err();
+        assert_eq!((&failure.ending, failure.status), (&Ending::BadReply, Some(200)));
+        assert_eq!(failure.usage.map(|usage| usage.prompt_tokens), Some(3), "it is paid all the same");
     }
 }

@@ -60,12 +60,20 @@ impl std::fmt::Debug for RunHandle {
     }
 }
 
+/// No run is taken in any more.
+pub(crate) fn stopping() -> Box<Envelope> {
+    Box::new(Envelope::new(ErrorCode::ShuttingDown, "this node is stopping").with_retry_after(1.0))
+}
+
 impl Runtime {
     /// Starts a run that lives in memory only. Refused with `INVALID_REQUEST` if an input does not fit, with `NOT_FOUND` if an agent is not here, with `LOAD_SHED` if
     /// too many runs are live, with `SHUTTING_DOWN` while stopping.
     pub fn start_run(&self, request: RunRequest) -> Result<RunHandle, Box<Envelope>> {
         let shared = &self.shared;
         let (feature, tenant) = (request.context.feature.as_deref(), request.context.tenant.as_deref());
+        if shared.holds_runs() {
+            return Err(stopping());
+        }
         self.may_start(&request.workflow, feature, tenant)?;
         let created = shared.now();
         let run_id = uuid::Uuid::now_v7().to_string();
@@ -107,10 +115,6 @@ impl Runtime {
         feature: Option<&str>,
         tenant: Option<&str>,
     ) -> Result<(), Box<Envelope>> {
-        if self.shared.holds_runs() {
-            let envelope = Envelope::new(ErrorCode::ShuttingDown, "this node is stopping");
-            return Err(Box::new(envelope.with_retry_after(1.0)));
-        }
         self.shared.run_room.may_accept(tenant)?;
         for step in workflow.steps() {
             if self.shared.agent(step.agent().as_str()).is_none() {

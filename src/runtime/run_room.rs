@@ -200,7 +200,7 @@ mod tests {
         RunRoom::of(Some(max))
     }
 
-    fn is_full(result: Result<(), Refusal>) -> bool {
+    fn is_full(result: &Result<(), Refusal>) -> bool {
         matches!(result, Err(Refusal::RunsFull { .. }))
     }
 
@@ -216,12 +216,12 @@ mod tests {
         let refused = room.may_accept(None).unwrap_err();
         assert_eq!((refused.error_code, refused.http_status), (ErrorCode::LoadShed, 503));
         assert!(second.may_begin(chance).is_ok(), "who asks first goes on");
-        assert!(is_full(first.may_begin(chance)) && is_full(third.may_begin(chance)), "and nobody else");
+        assert!(is_full(&first.may_begin(chance)) && is_full(&third.may_begin(chance)), "and nobody else");
         second.note(45, Moves::On);
         assert!(second.may_begin(chance).is_ok(), "as long as it moves");
         second.note(45, Moves::No);
         assert!(first.may_begin(chance).is_ok(), "who stands still lets another one go on");
-        assert!(is_full(second.may_begin(chance)));
+        assert!(is_full(&second.may_begin(chance)));
         first.close();
         first.note(70, Moves::On);
         assert!(room.may_accept(None).is_ok(), "what is over holds nothing, whatever comes after");

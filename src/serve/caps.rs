@@ -202,6 +202,11 @@ impl BodyRoom {
         Self { blocks: Arc::clone(blocks), what, held: None, bytes: 0 }
     }
 
+    /// So many bytes were taken in.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Takes room for `bytes` more, or for as many as there is.
     pub(super) fn grow_as_far_as_there_is(&mut self, bytes: usize) {
         let before = self.bytes;

@@ -8,6 +8,7 @@ pub mod agent_server;
 pub mod agents;
 pub mod answer;
 pub mod answer_room;
+pub mod arriving;
 pub mod caps;
 pub mod cors;
 pub mod deferred;

@@ -12,11 +12,12 @@ use std::{
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     access::{keys::KeyRing, signature::Signer},
     answer::failure::Failure,
+    arriving::Arriving,
     caps::Caps,
     operator::config::ConfigDesk,
 };
@@ -215,12 +216,28 @@ pub struct Ending {
     pub closing_streams: CancellationToken,
     /// Grace is nearly over: whoever still waits for an answer is told why there is none.
     pub last_words: CancellationToken,
+    /// Requests that were taken in and need the journal once they are read.
+    arriving: TaskTracker,
 }
 
 impl Ending {
     /// Whether the service is still to be sent new work.
     pub fn check_ready(&self) -> Result<(), Failure> {
         if self.leaving.is_cancelled() { Err(Failure::shutting_down()) } else { self.check() }
+    }
+
+    /// Takes a request in that needs the journal once it is read; refuses it like [`Ending::check`].
+    pub(super) fn arrive(&self) -> Result<Arriving, Failure> {
+        // Counted before it is looked: whoever drains either finds it or has it refused.
+        let arriving = Arriving::counted(self.arriving.token());
+        self.check().map(|()| arriving)
+    }
+
+    /// Waits until all requests that were taken in are read and have what they need of the journal. Only after `draining`: before, there
+    /// are always more.
+    pub async fn arrived(&self) {
+        self.arriving.close();
+        self.arriving.wait().await;
     }
 
     /// Refuses new work once the service is stopping.

@@ -9,6 +9,9 @@ const COUNT_MAX: u64 = 1_000_000_000;
 const AT_ONCE_MAX: u64 = 10_000;
 /// The longest side of a smaller copy that can be asked for, in pixels.
 const SIDE_MAX: u64 = 8_192;
+/// What vendors take as one request, more or less.
+const CALL_BYTES: u64 = 32 * 1024 * 1024;
+const CALLS_BYTES: u64 = 256 * 1024 * 1024;
 
 /// `[files]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,10 @@ pub struct FilesTable {
     pub uploads_max: usize,
     /// Pictures that are made smaller at once.
     pub pictures_max: usize,
+    /// Bytes that files bring along into one call: texts, pictures, paths and URLs, as often as they are named.
+    pub call_bytes_max: u64,
+    /// The same of all calls at once.
+    pub calls_bytes_max: u64,
     /// The longer side of a copy for models that see, in pixels.
     pub picture_side_max: u32,
     /// How long a file stays that no run names; `None` = for ever.
@@ -44,9 +51,14 @@ pub(super) fn read_files(root: &mut Reader<'_, '_>) -> FilesTable {
         tenant_bytes_max: number("tenant_bytes_max", 1, SIZE_BYTES_MAX, 64 * 1024 * 1024 * 1024),
         uploads_max: small(number("uploads_max", 1, AT_ONCE_MAX, 64)),
         pictures_max: small(number("pictures_max", 1, AT_ONCE_MAX, 2)),
+        call_bytes_max: number("call_bytes_max", 1, LIMIT_BYTES_MAX, CALL_BYTES),
+        calls_bytes_max: number("calls_bytes_max", 1, SIZE_BYTES_MAX, CALLS_BYTES),
         picture_side_max: u32::try_from(number("picture_side_max", 16, SIDE_MAX, 1_536)).unwrap_or(u32::MAX),
         unused_keep: None,
     };
+    if table.calls_bytes_max < table.call_bytes_max {
+        reader.refuse("calls_bytes_max", format!("must be at least files.call_bytes_max = {}", table.call_bytes_max));
+    }
     let unused_keep = keep_or_for_ever(&mut reader, "unused_keep", Some(Duration::from_secs(24 * 3_600)));
     reader.finish(&[]);
     FilesTable { unused_keep, ..table }
@@ -72,6 +84,9 @@ mod tests {
             ..plain
         };
         assert_eq!(changed, wanted);
+        let small = Given::config("[files]\ncalls_bytes_max = 1000\n").load().unwrap_err().to_string();
+        let wanted = "w.toml:2: files.calls_bytes_max = 1000: must be at least files.call_bytes_max = 33554432";
+        assert_eq!(small.lines().next(), Some(wanted));
         let error = Given::config("[files]\npicture_side_max = 9000\nbytes_max = 1\n").load().unwrap_err().to_string();
         let lines: Vec<&str> = error.lines().collect();
         assert_eq!(lines[0], "w.toml:2: files.picture_side_max = 9000: must be a whole number from 16 to 8192");

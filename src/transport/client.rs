@@ -155,7 +155,7 @@ pub struct ProviderClient {
     connect_timeout: Duration,
     base_url: Url,
     pub(super) headers: HeaderMap,
-    secrets: Arc<Vec<Secret>>,
+    pub(super) secrets: Arc<Vec<Secret>>,
     body_bytes_max: usize,
     /// Who listens, if anybody does; the same for all clones.
     tap: Arc<ArcSwapOption<Tap>>,

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::{
     client::ProviderClient,
     error_body::{AnswerHead, ErrorPointers, failure_inside_success, failure_of_answer},
+    secret::scrub_headers,
     wire::{Incoming, failure_of_error},
 };
 use crate::model::reply::AttemptFailure;
@@ -47,7 +48,9 @@ impl ProviderClient {
         let request = request.build().map_err(failure_of_error)?;
         let is_head_only = request.method() == Method::HEAD;
         let incoming = Incoming::answer_to(http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
-        Ok(PassedOn { headers: incoming.headers().clone(), head: incoming.head(), is_head_only, incoming })
+        let mut headers = incoming.headers().clone();
+        scrub_headers(&mut headers, &self.secrets);
+        Ok(PassedOn { headers, head: incoming.head(), is_head_only, incoming })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use reqwest::header::{HeaderMap, HeaderValue};
+
 use crate::model::reply::AttemptFailure;
 
 /// Shorter values are not looked for in texts: they would hit innocent words.
@@ -42,6 +44,19 @@ pub fn scrub_failure(failure: AttemptFailure, secrets: &[Secret]) -> AttemptFail
     }
 }
 
+/// Takes these secrets out of headers of an answer that goes on to somebody else: a redirect repeats the query that it was asked with, and
+/// with it a key that stands there.
+pub(super) fn scrub_headers(headers: &mut HeaderMap, secrets: &[Secret]) {
+    for value in headers.values_mut() {
+        let Ok(text) = std::str::from_utf8(value.as_bytes()) else { continue };
+        let scrubbed = secrets.iter().fold(text.to_owned(), |text, secret| secret.scrub(&text));
+        if scrubbed != text {
+            // What the mask stands in is a header's value as it was before.
+            *value = HeaderValue::from_str(&scrubbed).unwrap_or_else(|_| HeaderValue::from_static(MASK));
+        }
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(MASK)
@@ -56,7 +71,23 @@ impl fmt::Display for Secret {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::header::LOCATION;
+
     use super::*;
+
+    #[test]
+    fn a_redirect_hands_no_key_on() {
+        let secrets = [Secret::new("sk-abcdef"), Secret::new("sk%2Fabcdef")];
+        for (said, want) in [
+            ("https://there.example/x/?key=sk-abcdef&a=b", "https://there.example/x/?key=***&a=b"),
+            ("/x/?a=b&key=sk%2Fabcdef", "/x/?a=b&key=***"),
+            ("/x/?a=b", "/x/?a=b"),
+        ] {
+            let mut headers = HeaderMap::from_iter([(LOCATION, HeaderValue::from_str(said).unwrap())]);
+            scrub_headers(&mut headers, &secrets);
+            assert_eq!(headers[LOCATION], want);
+        }
+    }
 
     #[test]
     fn never_seen() {

@@ -10,11 +10,10 @@ use minijinja::{
 use serde_json::Value as Json;
 
 use super::{definition::EXPRESSION_BYTES_MAX, template_rules::check_expression_bounds};
+use crate::model::depth::VALUE_DEPTH_MAX;
 
 /// Work that one evaluation may do: about so many operations, or 64 bytes of new data each.
 const FUEL: u64 = 1_000_000;
-/// The deepest value that an expression may make.
-const DEPTH_MAX: usize = 100;
 /// The most values inside the value that an expression makes.
 const VALUES_MAX: usize = 1_000_000;
 /// Functions that would show a workflow's inside or change it.
@@ -95,7 +94,7 @@ impl Expression {
     pub(super) fn evaluate(&self, context: &Value) -> Result<Json, ExpressionError> {
         let value = self.value(context)?;
         let mut values_left = VALUES_MAX;
-        to_json(&value, DEPTH_MAX, &mut values_left).map_err(|message| self.error(message))
+        to_json(&value, VALUE_DEPTH_MAX, &mut values_left).map_err(|message| self.error(message))
     }
 
     /// Whether it holds, by the rules of `if`.
@@ -192,7 +191,7 @@ fn to_json(value: &Value, depth_left: usize, values_left: &mut usize) -> Result<
     };
     *values_left = left;
     let Some(depth_left) = depth_left.checked_sub(1) else {
-        return Err(format!("the value is nested deeper than {DEPTH_MAX}"));
+        return Err(format!("the value is nested deeper than {VALUE_DEPTH_MAX}"));
     };
     match value.kind() {
         ValueKind::None => Ok(Json::Null),

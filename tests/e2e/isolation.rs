@@ -65,7 +65,9 @@ async fn runtime(agents: &[Agent], change: impl Fn(&mut AgentSettings)) -> Runti
 
 fn input(agent: &str) -> Value {
     match agent {
-        "photos" => json!({ "photos": [{ "name": "a.jpg", "path": text(&example("input/photos/01-tumuli.jpg")) }] }),
+        "photos" => {
+            json!({ "photos": [{ "name": "a.jpg", "file_id": format!("file-{}", "0".repeat(32)), "path": text(&example("input/photos/01-tumuli.jpg")) }] })
+        }
         "style" => json!({ "notes": "A day at the sea. The wind was cold.", "language": "en" }),
         "draft" => json!({ "notes": "A day at the sea. The wind was cold.", "language": "en" }),
         _ => json!({ "draft": "A day at the sea. The wind was cold.", "language": "en" }),

@@ -132,7 +132,7 @@ fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
 
     // While a service holds the journal, nobody else touches it.
     let held = watertight(&["rerun", &id, "--from", "judge", "--folder", root]).exits(2);
-    assert!(held.err.contains("--url http://"), "{held:#?}");
+    assert!(held.err.contains(&format!("--url {url}\n")), "where it is, not where it was to be: {held:#?}");
     let odd = watertight(&["rerun", &id, "--from", "judeg", "--url", &url]).exits(2);
     assert!(odd.err.contains("did you mean \"judge\"?"), "{odd:#?}");
     watertight(&["rerun", "no-such-run", "--from", "judge", "--url", &url]).exits(2);
@@ -177,4 +177,28 @@ fn a_step_is_done_again_and_nothing_before_it_is_paid_again() {
     assert!(changed.out.contains("-긴 평\n+짧은 평\n") && !changed.out.contains('\u{1b}'), "{changed:#?}");
     let unknown = watertight(&["rerun", "x", "--from", "judge", "--folder", root, "--json"]).exits(2);
     assert!(unknown.json()["error"]["message"].as_str().unwrap().contains("no run"), "{unknown:#?}");
+}
+
+/// Whoever finds the journal held is told at once by whom and how long it waits; a run that is not over is not called unknown.
+#[test]
+fn a_held_journal_and_a_run_that_is_not_over_are_told() {
+    // It takes connections in and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let project = folder(&[("workflow.toml", WORKFLOW)]);
+    let model = format!("http://{}/v1", silent.local_addr().unwrap());
+    let config = format!("[providers.local]\nkind = 'openai'\nmodel = 'qwen'\nbase_url = '{model}'\n{CONFIG}");
+    put(project.path(), "watertight.toml", config.as_bytes());
+    let root = text(project.path());
+    let (mut service, address) = serve(root);
+    let begun = ask(&address, "POST", "/v1/runs", r#"{"workflow":"two","input":{"notes":"x"}}"#);
+    let id = begun["run_id"].as_str().unwrap().to_owned();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut second = Running::start(command(&["serve", root, "--listen", &other]));
+    second.wait_for("; waiting for it for ");
+    let said = second.said();
+    assert!(said.contains(&format!(" address http://{address}; waiting for it for 60 s")), "{said}");
+    second.kill();
+    service.kill();
+    let refused = watertight(&["rerun", &id, "--from", "judge", "--folder", root]).exits(2);
+    assert!(refused.err.contains("is not over (") && refused.err.contains("/cancel"), "{refused:#?}");
 }

@@ -21,6 +21,8 @@ use crate::{
 
 /// How long the slow agent takes: longer than grace.
 const SLOW: Duration = Duration::from_secs(3);
+/// Long after a process that ends has stopped taking requests in.
+const LATER: Duration = Duration::from_secs(2);
 /// The usual grace.
 const GRACE: Duration = Duration::from_secs(30);
 const WORKFLOW: &str = r#"
@@ -36,6 +38,10 @@ id = "last"
 agent = "slow"
 in = { before = "steps.first.output" }
 "#;
+
+/// An agent that nobody asks.
+const QUICK: &str =
+    "[providers.here]\nkind = \"http\"\nbase_url = \"http://127.0.0.1:9\"\n[agents.quick]\nprovider = \"here\"\n";
 
 /// Agents over HTTP: `/quick` answers at once, `/slow` takes its time. Counts what each was asked.
 fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
@@ -250,6 +256,70 @@ fn steps_under_way_end_before_a_successor_has_the_journal() {
         second.signal("TERM");
         second.end().exits(0);
     }
+}
+
+/// Whoever is still sending when a successor comes has its answer from the process that it sends to, and what it asked for is there.
+#[test]
+fn whoever_is_still_sending_is_served_by_the_predecessor() {
+    let (agents, _) = agents();
+    let config = format!(
+        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n"
+    );
+    let workflow = WORKFLOW.replace("agent = \"slow\"", "agent = \"quick\"");
+    let project = folder(&[("workflow.toml", &workflow), ("watertight.toml", &config)]);
+    let (first, address) = serve(text(project.path()));
+    let begun = [
+        ("/v1/files", "application/octet-stream", "0123456789", "HTTP/1.1 201 "),
+        ("/v1/runs", "application/json", r#"{"workflow":"two"}"#, "HTTP/1.1 202 "),
+        ("/v1/agents/quick/call", "application/json", r#"{"input":{"a":1}}"#, "HTTP/1.1 200 "),
+    ]
+    .map(|(path, kind, body, wanted)| {
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.set_read_timeout(Some(BOUND)).unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: {kind}");
+        let (now, later) = body.split_at(5);
+        write!(socket, "{head}\r\ncontent-length: {}\r\n\r\n{now}", body.len()).unwrap();
+        (socket, later, wanted)
+    });
+    let mut second = successor(text(project.path()));
+    // Somebody is in a hurry over there.
+    let listing = std::thread::spawn(move || ask(address, "GET", "/v1/runs", ""));
+    std::thread::sleep(LATER);
+    assert!(!second.said().contains("journal: "), "the journal is still the first one's: {}", second.said());
+    let [file, run, _] = begun.map(|(mut socket, later, wanted)| {
+        socket.write_all(later.as_bytes()).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(wanted), "{answer}");
+        json_of(&answer)
+    });
+    second.wait_for("journal: ");
+    first.end().exits(0);
+    let (file, run) = (file["file_id"].as_str().unwrap(), run["run_id"].as_str().unwrap());
+    assert_eq!(json_of(&listing.join().unwrap())["data"][0]["run_id"], run);
+    let sent = ask(address, "GET", &format!("/v1/files/{file}"), "");
+    assert!(sent.starts_with("HTTP/1.1 200 ") && sent.ends_with("0123456789"), "{sent}");
+    let result = json_of(&ask(address, "GET", &format!("/v1/runs/{run}/result?wait=60"), ""));
+    assert_eq!((&result["status"], &result["output"]), (&json!("completed"), &json!("/quick")), "{result}");
+    second.signal("TERM");
+    second.end().exits(0);
+}
+
+/// A program that cannot open the journal, here an older one, ends and leaves the service to the process that has it.
+#[test]
+fn whoever_cannot_open_the_journal_takes_nothing_over() {
+    let project = folder(&[("workflow.toml", &WORKFLOW.replace("\"slow\"", "\"quick\"")), ("watertight.toml", QUICK)]);
+    let (first, address) = serve(text(project.path()));
+    let journal = || rusqlite::Connection::open(project.path().join(".watertight/journal.db")).unwrap();
+    journal().execute_batch("PRAGMA user_version = 999").unwrap();
+    let second = Running::start(command(&["serve", text(project.path()), "--listen", "127.0.0.1:0"]));
+    let ended = second.end().exits(2);
+    assert!(ended.err.contains("version 999 of a newer program"), "{}", ended.err);
+    let listed = ask(address, "GET", "/v1/runs", "");
+    assert!(listed.starts_with("HTTP/1.1 200 "), "{listed}");
+    assert!(!first.said().contains("successor"), "{}", first.said());
+    first.signal("TERM");
+    first.end().exits(0);
 }
 
 /// A process that has the listening socket of the one before it, and waits for its journal.

@@ -16,7 +16,7 @@ use crate::{
         input::{check_photos, null_as_default, read, refused},
         shapes::BY_EMBEDDED,
     },
-    model::reply::AttemptFailure,
+    model::{file_id::is_file_id, reply::AttemptFailure},
 };
 
 #[derive(Debug, Deserialize)]
@@ -31,6 +31,7 @@ struct Input {
 struct PhotoFile {
     name: String,
     path: PathBuf,
+    file_id: String,
 }
 
 /// So many files are named when none can be used.
@@ -44,10 +45,14 @@ fn none_usable(photos: &[Photo]) -> String {
     format!("none of the {} files is a picture: {}", photos.len(), named.collect::<Vec<_>>().join("; "))
 }
 
-/// Reads the photos of `{"photos": [{"name", "path"}], "places": "rounded" | "never"}`.
+/// Reads the photos of `{"photos": [{"name", "path", "file_id"}], "places": "rounded" | "never"}`.
 pub(in crate::agents) fn compute(input: &Value, left: &CancellationToken) -> Result<Value, AttemptFailure> {
     let input: Input = read("photos", input)?;
     check_photos("photos", input.photos.len())?;
+    // Whoever hands files on sees to it that no other path stands beside an id of this form; one alone anybody may have written down.
+    if let Some(at) = input.photos.iter().position(|photo| !is_file_id(&photo.file_id)) {
+        return Err(refused("photos", &format!("photos[{at}].file_id is no file's: no path is read without one")));
+    }
     let mut photos = Vec::with_capacity(input.photos.len());
     for file in &input.photos {
         if left.is_cancelled() {

@@ -6,6 +6,7 @@ mod sniff;
 pub mod store;
 pub mod table;
 pub mod upload;
+pub mod way_room;
 
 #[cfg(test)]
 mod tests;

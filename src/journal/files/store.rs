@@ -1,7 +1,7 @@
 //! The store of files as the rest of the program holds it. Whose a file is decides who finds it; that two tenants sent the same bytes
 //! neither of them can tell.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
@@ -10,6 +10,7 @@ use super::{
     picture::{PictureError, write_copy},
     table::{self, StoredFile},
     upload::{FileUpload, on_blocking_thread},
+    way_room::{NoWayRoom, WayPlace, WayRoom},
 };
 use crate::{
     journal::{journal::SqliteJournal, query::TenantScope},
@@ -20,6 +21,8 @@ use crate::{
 const COPY_SIDE_MIN: u32 = 16;
 /// The longest.
 const COPY_SIDE_MAX: u32 = 8_192;
+/// So many files are looked up with one question.
+const LOOKED_UP_AT_ONCE_MAX: usize = 500;
 
 /// What the store takes at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +37,10 @@ pub struct FileSettings {
     pub uploads_max: usize,
     /// Pictures that are made smaller at once.
     pub pictures_max: usize,
+    /// Bytes that files bring along into one call.
+    pub call_bytes_max: u64,
+    /// The same of all calls at once.
+    pub calls_bytes_max: u64,
 }
 
 impl Default for FileSettings {
@@ -44,6 +51,8 @@ impl Default for FileSettings {
             tenant_bytes_max: 64 * 1024 * 1024 * 1024,
             uploads_max: 64,
             pictures_max: 2,
+            call_bytes_max: 32 * 1024 * 1024,
+            calls_bytes_max: 256 * 1024 * 1024,
         }
     }
 }
@@ -99,6 +108,7 @@ pub struct FileStore {
     settings: FileSettings,
     uploads: Arc<Semaphore>,
     pictures: Semaphore,
+    ways: WayRoom,
 }
 
 impl FileStore {
@@ -106,7 +116,9 @@ impl FileStore {
     pub fn new(journal: Arc<SqliteJournal>, settings: FileSettings) -> Self {
         let disk = Disk::at(journal.settings().files.clone());
         let (uploads, pictures) = (settings.uploads_max.max(1), settings.pictures_max.max(1));
-        Self { journal, disk, settings, uploads: Arc::new(Semaphore::new(uploads)), pictures: Semaphore::new(pictures) }
+        let (uploads, pictures) = (Arc::new(Semaphore::new(uploads)), Semaphore::new(pictures));
+        let ways = WayRoom::of(settings.call_bytes_max, settings.calls_bytes_max);
+        Self { journal, disk, settings, uploads, pictures, ways }
     }
 
     /// What it takes at most.
@@ -124,6 +136,25 @@ impl FileStore {
     pub async fn file(&self, scope: TenantScope, id: &str) -> Result<Option<StoredFile>, FileError> {
         let id = id.to_owned();
         Ok(self.journal.ask(move |connection| table::find(connection, &scope, &id)).await?)
+    }
+
+    /// Files by their ids; those that are not in this scope are not among them.
+    pub async fn files(&self, scope: &TenantScope, ids: &[String]) -> Result<HashMap<String, StoredFile>, FileError> {
+        let mut found = HashMap::new();
+        for some in ids.chunks(LOOKED_UP_AT_ONCE_MAX) {
+            let (scope, ids) = (scope.clone(), some.to_vec());
+            let files = self.journal.ask(move |connection| {
+                let files = ids.iter().map(|id| table::find(connection, &scope, id));
+                files.filter_map(Result::transpose).collect::<Result<Vec<_>, _>>()
+            });
+            found.extend(files.await?.into_iter().map(|file| (file.id.clone(), file)));
+        }
+        Ok(found)
+    }
+
+    /// Room for bytes that files bring along into a call, before they are read; waited for in turn, for as long as `patience`.
+    pub async fn way_room(&self, bytes: u64, patience: Duration) -> Result<WayPlace, NoWayRoom> {
+        self.ways.take(bytes, patience).await
     }
 
     /// A file with its bytes, open for reading; it stays readable even if it is deleted meanwhile.

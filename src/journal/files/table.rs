@@ -14,16 +14,9 @@ use crate::{
         slot::Hash,
         work::Within,
     },
+    model::file_id::{self, is_file_id},
     runtime::journal::JournalError,
 };
-
-/// What every id of a file begins with.
-pub(in crate::journal) const FILE_ID_PREFIX: &str = "file-";
-const FILE_ID_BYTES: usize = FILE_ID_PREFIX.len() + 32;
-/// The field that makes an object of an input a file.
-const FILE_ID: &str = "file_id";
-/// Deeper values of an input are not looked into for files.
-const DEPTH_MAX: usize = 64;
 
 /// A file that was sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,27 +121,24 @@ struct Named<'v> {
 impl<'v> Named<'v> {
     fn of(input: &'v Map<String, Value>) -> Self {
         let mut named = Self::default();
-        input.values().for_each(|value| named.collect(value, 0));
+        input.values().for_each(|value| named.collect(value));
         named
     }
 
-    fn collect(&mut self, value: &'v Value, depth: usize) {
+    /// Bounded in depth by what an input may have.
+    fn collect(&mut self, value: &'v Value) {
         match value {
-            Value::String(text) if is_id(text) => {
+            Value::String(text) if is_file_id(text) => {
                 self.all.insert(text);
             }
-            Value::Array(items) if depth < DEPTH_MAX => items.iter().for_each(|item| self.collect(item, depth + 1)),
-            Value::Object(fields) if depth < DEPTH_MAX => {
-                self.as_files.extend(fields.get(FILE_ID).and_then(Value::as_str).filter(|text| is_id(text)));
-                fields.values().for_each(|field| self.collect(field, depth + 1));
+            Value::Array(items) => items.iter().for_each(|item| self.collect(item)),
+            Value::Object(fields) => {
+                self.as_files.extend(file_id::of_object(fields));
+                fields.values().for_each(|field| self.collect(field));
             }
             _ => {}
         }
     }
-}
-
-fn is_id(text: &str) -> bool {
-    text.len() == FILE_ID_BYTES && text.starts_with(FILE_ID_PREFIX)
 }
 
 /// A file of the input that is not there any more, or never was this tenant's. Whoever asked for the run was told of a file that has

@@ -10,11 +10,11 @@ use super::{
     disk::Disk,
     sniff::{Sniffer, shown_name},
     store::{FileError, FileSettings},
-    table::{self, FILE_ID_PREFIX, StoredFile},
+    table::{self, StoredFile},
 };
 use crate::{
     journal::{journal::SqliteJournal, settings::Survives, slot::Hash},
-    model::hex::hex,
+    model::{file_id::FILE_ID_PREFIX, hex::hex},
     runtime::journal::JournalError,
 };
 

@@ -33,6 +33,10 @@ async fn a_second_process_is_refused_by_name_and_may_wait() {
     let settings = place.settings();
     let successor = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, PATIENCE));
     accept(&journal, place.run("r")).await.unwrap();
+    for name in ["journal.db", "journal.db-wal", "journal.db-shm"] {
+        let mode = fs::metadata(place.folder.path().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
     journal.close().await;
     let successor = successor.await.unwrap().unwrap();
     assert_eq!(successor.take_over().await.unwrap().len(), 1);
@@ -45,23 +49,31 @@ async fn a_second_process_is_refused_by_name_and_may_wait() {
 #[tokio::test]
 async fn files_of_others_and_of_the_future_are_refused() {
     let place = Place::new();
+    // Whoever is about to take it over hears the same before.
+    let ahead = || SqliteJournal::look_ahead(&place.settings());
+    assert_eq!(ahead(), Ok(()), "nothing is there yet");
     fs::write(place.path(), "this is a text and no database, though it is long enough to be one".repeat(100)).unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(matches!(&refused, JournalError::Corrupt(text) if text.contains("journal.db")), "{refused}");
+    assert_eq!(ahead(), Err(refused));
 
     fs::remove_file(place.path()).unwrap();
     rusqlite::Connection::open(place.path()).unwrap().execute_batch("CREATE TABLE theirs (x)").unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(matches!(&refused, JournalError::Corrupt(text) if text.contains("another program")), "{refused}");
+    assert_eq!(ahead(), Err(refused));
 
     fs::remove_file(place.path()).unwrap();
-    place.open().close().await;
+    let held = place.open();
+    assert_eq!(ahead(), Ok(()), "somebody still holds it");
+    held.close().await;
     rusqlite::Connection::open(place.path()).unwrap().execute_batch("PRAGMA user_version = 999").unwrap();
     let refused = SqliteJournal::open(place.settings()).unwrap_err();
     assert!(
         matches!(&refused, JournalError::Failed(text) if text.contains("version 999 of a newer program")),
         "{refused}"
     );
+    assert_eq!(ahead(), Err(refused));
 
     let nowhere = JournalSettings::at("/proc/none/journal.db");
     assert!(matches!(SqliteJournal::open(nowhere), Err(JournalError::Failed(_))));

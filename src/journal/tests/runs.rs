@@ -1,15 +1,17 @@
 //! Runs: what is accepted is given back, once, to one owner; what is over is packed and complete; lists and scopes.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::support::*;
 use crate::{
     journal::{
-        journal::CheckDepth,
+        journal::{CheckDepth, SqliteJournal},
         query::{Cursor, RunFilter, TenantScope},
         remove::Deletion,
     },
-    model::{event::EventType, run::RunStatus},
+    model::{depth::VALUE_DEPTH_MAX, event::EventType, run::RunStatus},
     runtime::journal::{Acceptance, Journal as _, Origin, OriginKind},
 };
 
@@ -57,6 +59,29 @@ async fn what_is_accepted_is_given_back_after_a_restart() {
     assert_eq!(stored.events.iter().map(|event| event.id).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(journal.accepted(&run.run_id).await.unwrap().unwrap().input, run.input);
     assert_eq!(journal.check(CheckDepth::Full).await, Ok(vec![]));
+}
+
+/// Whatever is as deep as it may be is read again, with all that is written around it.
+#[tokio::test]
+async fn the_deepest_values_are_given_back() {
+    // A list of outputs is one deeper than they are.
+    let deepest = (0..VALUE_DEPTH_MAX).fold(json!(1), |inner, _| json!([inner]));
+    let place = Place::new();
+    let mut run = place.run("0196f7a0-0000-7000-8000-000000000001");
+    run.input.insert("deep".into(), deepest.clone());
+    run.seeds = vec![ended("draft", deepest.clone())];
+    let journal = place.open();
+    assert_eq!(accept(&journal, run.clone()).await, Ok(Acceptance::New));
+    assert!(append(&journal, &run.run_id, 0, vec![end_entry("draft", deepest.clone())]).await);
+    journal.close().await;
+
+    let journal = place.open();
+    let stored = journal.take_over().await.unwrap().pop().unwrap();
+    assert_eq!((&stored.accepted.input, &stored.accepted.seeds), (&run.input, &run.seeds));
+    assert_eq!(stored.ended, [ended("draft", deepest.clone())]);
+    let record = record(&run.run_id, RunStatus::Completed, vec![step("draft", deepest)], T0 + 99);
+    assert!(append(&journal, &run.run_id, 1, vec![finished(record.clone())]).await);
+    assert_eq!(journal.record(&run.run_id).await, Ok(Some(record)));
 }
 
 #[tokio::test]
@@ -200,6 +225,30 @@ async fn a_promise_is_kept_for_its_time_and_within_its_tenant() {
     assert_eq!(accept(&journal, asked("r5", "k", "x", Some("acme"))).await, Ok(Acceptance::New));
     journal.tidy().await.unwrap();
     assert_eq!(accept(&journal, asked("r6", "k", "x", Some("acme"))).await, replayed("r5"));
+}
+
+/// A run may go before the time of its key is over; the same request is still the same run, so that nobody pays for it twice.
+#[tokio::test]
+async fn a_promise_outlives_a_run_that_is_kept_shorter() {
+    let place = Place::new();
+    let mut settings = place.settings();
+    settings.retention.completed = Some(Duration::from_secs(1));
+    let journal = SqliteJournal::open(settings).unwrap();
+    let asked = |run_id: &str| {
+        let mut run = place.run(run_id);
+        run.idempotency = promise("k", "x");
+        run
+    };
+    whole_run(&place, &journal, asked("r1"), RunStatus::Completed).await;
+    place.pass_ms(2_000);
+    journal.tidy().await.unwrap();
+    assert_eq!(journal.record("r1").await, Ok(None));
+    assert_eq!(accept(&journal, asked("r2")).await, Ok(Acceptance::Replayed { run_id: "r1".to_owned() }));
+    place.pass_ms(24 * 3_600 * 1_000);
+    whole_run(&place, &journal, asked("r3"), RunStatus::Completed).await;
+    // One that somebody deletes takes its promise with it.
+    assert_eq!(journal.delete_run(acme(), "r3").await, Ok(Deletion::Done));
+    assert_eq!(accept(&journal, asked("r4")).await, Ok(Acceptance::New));
 }
 
 #[tokio::test]

@@ -8,6 +8,11 @@ use axum::http::{HeaderValue, Uri, header, request::Parts, uri::Authority};
 
 use crate::{serve::answer::failure::Failure, settings::serve::ServeSettings};
 
+/// Where services stand behind us.
+const SERVICES: &str = "/agents/";
+/// Whose page a browser sends something for.
+const FETCH_SITE: &str = "sec-fetch-site";
+
 /// Refuses what a page of somebody else's sends.
 pub(super) fn check_page(parts: &Parts, settings: &ServeSettings) -> Result<(), Failure> {
     let host = host_of(parts);
@@ -21,16 +26,28 @@ pub(super) fn check_page(parts: &Parts, settings: &ServeSettings) -> Result<(), 
             host.host()
         )));
     }
-    if parts.method.is_safe() {
+    // What a service behind us does for a question, and with our key, is not ours to know.
+    let only_asks = parts.method.is_safe() && !parts.uri.path().starts_with(SERVICES);
+    if only_asks {
         return Ok(());
     }
-    let Some(origin) = parts.headers.get(header::ORIGIN) else { return Ok(()) };
+    let Some(origin) = parts.headers.get(header::ORIGIN) else {
+        // Pictures, scripts and links of a page say no origin; programs say neither.
+        let is_foreign = parts.headers.get(FETCH_SITE).is_some_and(|site| site == "cross-site");
+        return if is_foreign { Err(foreign()) } else { Ok(()) };
+    };
     if is_allowed(origin, host.as_ref(), &settings.cors_origins) {
         return Ok(());
     }
     Err(Failure::forbidden(format!(
         "a service without keys takes nothing from pages of {origin:?}: name them in serve.cors_origins, or have keys"
     )))
+}
+
+fn foreign() -> Failure {
+    Failure::forbidden(
+        "a service without keys takes nothing from pages of somebody else: name them in serve.cors_origins, or have keys",
+    )
 }
 
 /// Whom the request was sent to, by its own word.
@@ -67,6 +84,10 @@ mod tests {
     use super::*;
 
     fn may(listen: &str, cors: &[&str], method: &str, headers: &[(&str, &str)]) -> bool {
+        may_at("/v1/runs", listen, cors, method, headers)
+    }
+
+    fn may_at(path: &str, listen: &str, cors: &[&str], method: &str, headers: &[(&str, &str)]) -> bool {
         let settings = ServeSettings {
             listen: listen.parse().unwrap(),
             cors_origins: cors.iter().map(|origin| (*origin).to_owned()).collect(),
@@ -74,8 +95,29 @@ mod tests {
         };
         let request = headers
             .iter()
-            .fold(Request::builder().method(method), |request, (name, value)| request.header(*name, *value));
+            .fold(Request::builder().method(method).uri(path), |request, (name, value)| request.header(*name, *value));
         check_page(&request.body(()).unwrap().into_parts().0, &settings).is_ok()
+    }
+
+    /// A service behind us is asked with our key, whatever the method.
+    #[test]
+    fn pages_of_somebody_else_ask_no_service_behind_us() {
+        let here = ("host", "127.0.0.1:7800");
+        let evil = ("origin", "https://evil.example");
+        for (path, cors, method, headers, want) in [
+            ("/agents/v/account/files", &[][..], "GET", &[here, evil][..], false),
+            ("/agents/v/account/files", &[], "HEAD", &[here, evil], false),
+            ("/agents/v/account/files", &[], "OPTIONS", &[here, evil], false),
+            ("/agents/v/picture.png", &[], "GET", &[here, ("sec-fetch-site", "cross-site")], false),
+            ("/agents/v/picture.png", &[], "GET", &[here, ("sec-fetch-site", "same-origin")], true),
+            ("/agents/v/account/files", &[], "GET", &[here, ("origin", "http://127.0.0.1:7800")], true),
+            ("/agents/v/account/files", &["https://evil.example"], "GET", &[here, evil], true),
+            ("/agents/v/account/files", &[], "GET", &[here], true),
+            ("/v1/agents", &[], "GET", &[here, evil], true),
+            ("/v1/runs", &[], "POST", &[here, ("sec-fetch-site", "cross-site")], false),
+        ] {
+            assert_eq!(may_at(path, "127.0.0.1:7800", cors, method, headers), want, "{path} {method} {headers:?}");
+        }
     }
 
     #[test]

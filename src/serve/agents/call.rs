@@ -17,6 +17,8 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
+    journal::query::TenantScope,
+    model::depth::{CALL_INPUT_DEPTH_MAX, is_deeper},
     runtime::{
         call::{CallError, CallReply, CallRequest, Degraded},
         deferred::store::Ticket,
@@ -26,12 +28,16 @@ use crate::{
         answer::{
             body::HeldJson,
             failure::Failure,
+            large,
             query::{InPath, idempotency_key},
             sse,
             told::Told,
             trace::RequestFacts,
         },
+        arriving::Arriving,
         caps::{BodyRoom, Place},
+        files::input::Named,
+        runs::input::files_of,
         state::AppState,
     },
 };
@@ -64,14 +70,28 @@ pub fn routes() -> OpenApiRouter<AppState> {
 pub(crate) async fn call(
     State(state): State<AppState>,
     caller: Caller,
+    arriving: Arriving,
     InPath(name): InPath<String>,
     headers: HeaderMap,
     HeldJson(body, room): HeldJson<CallBody>,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     let place = (state.caps.call(caller.asker().as_deref())?, room);
-    let runtime = state.runtime().await?;
+    let running = state.running().await?;
+    let runtime = Arc::clone(&running.runtime);
     let agent = runtime.agent(&name).ok_or_else(|| Failure::not_found(format_args!("agent {name:?}")))?;
+    let input = body.input;
+    let (input, named) = large::work(&state, place.1.bytes(), move || {
+        // It may be put off or set aside, and is then read again.
+        if is_deeper(&input, CALL_INPUT_DEPTH_MAX) {
+            return Err(Failure::invalid(format!("input is nested deeper than {CALL_INPUT_DEPTH_MAX}")));
+        }
+        let named = Named::within(&input);
+        Ok((input, named))
+    })
+    .await?;
+    files_of(&running.files, &TenantScope::One(caller.tenant.clone()), state.limits, &named).await?;
+    // What the call itself takes is no time of the journal's.
+    drop(arriving);
     let wants_stream = headers.get(header::ACCEPT).is_some_and(|accept| {
         accept.to_str().is_ok_and(|text| text.to_ascii_lowercase().contains("text/event-stream"))
     });
@@ -82,7 +102,7 @@ pub(crate) async fn call(
         (None, None)
     };
     let context = caller.call_context(&*runtime.clock(), idempotency_key(&headers)?);
-    let request = CallRequest { input: Arc::new(body.input), context, deltas: sender, retried: None, relay: None };
+    let request = CallRequest { input: Arc::new(input), context, deltas: sender, retried: None, relay: None };
     let begun = Instant::now();
     let calling: Calling = Box::pin(async move { agent.call(request).await });
     match deltas {

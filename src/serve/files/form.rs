@@ -8,16 +8,17 @@ use serde_json::{Map, Value, json};
 
 use super::{
     form_pieces::{HeaderGauge, PART_HEADER_BYTES_MAX},
-    input::FILE_ID,
     routes::let_files_in,
 };
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
+    model::file_id::FILE_ID,
     serve::{
         access::caller::{Caller, Named},
         answer::{
             body::{parse, too_large},
             failure::Failure,
+            large,
         },
         caps::BodyRoom,
         state::AppState,
@@ -53,6 +54,13 @@ pub struct Form {
     owner: Option<Caller>,
     /// Bytes of all fields together.
     text_bytes: u64,
+}
+
+impl Form {
+    /// Bytes of all its fields together.
+    pub fn text_bytes(&self) -> usize {
+        usize::try_from(self.text_bytes).unwrap_or(usize::MAX)
+    }
 }
 
 /// Reads a form of this caller.
@@ -126,21 +134,33 @@ async fn read_part(
         if part == REQUEST_PART && form.fields.iter().any(|(known, _)| *known == part) {
             return Err(Failure::invalid(format!("{part} is given twice")));
         }
-        let text = take_text(state, form, &part, field).await?;
+        let mut text = take_text(state, form, &part, field).await?;
         if part == REQUEST_PART {
-            form.owner = owner_named(caller, form, &text)?;
+            let read = move || Ok((tenant_named(&text)?, text));
+            let (tenant, read) = large::work(state, form.text_bytes(), read).await?;
+            (text, form.owner) = (read, owner_named(caller, form, tenant)?);
         }
         form.fields.push((part, text));
     }
     Ok(())
 }
 
+/// The tenant that `request` names, if it does.
+fn tenant_named(request: &str) -> Result<Option<String>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Request {
+        tenant: Option<Value>,
+    }
+    // What else it says, and whether it fits, is looked at once all of the form is there.
+    let request: Request = parse(request.as_bytes())?;
+    Ok(request.tenant.as_ref().and_then(Value::as_str).map(str::to_owned))
+}
+
 /// Whose the form's files are, where `request` names another tenant than the headers do. It must come before them: they are stored as
 /// they come.
-fn owner_named(caller: &Caller, form: &Form, request: &str) -> Result<Option<Caller>, Failure> {
-    let request: Map<String, Value> = parse(request.as_bytes())?;
-    let Some(tenant) = request.get("tenant").and_then(Value::as_str) else { return Ok(None) };
-    let owner = caller.clone().naming(Named { tenant: Some(tenant.to_owned()), ..Named::default() })?;
+fn owner_named(caller: &Caller, form: &Form, tenant: Option<String>) -> Result<Option<Caller>, Failure> {
+    let Some(tenant) = tenant else { return Ok(None) };
+    let owner = caller.clone().naming(Named { tenant: Some(tenant.clone()), ..Named::default() })?;
     if owner.tenant == caller.tenant {
         return Ok(None);
     }

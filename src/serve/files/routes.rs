@@ -26,6 +26,7 @@ use crate::{
             failure::Failure,
             query::{Asked, InPath},
         },
+        arriving::Arriving,
         listener::BodyBytesMax,
         state::AppState,
     },
@@ -99,8 +100,12 @@ impl From<&StoredFile> for FileView {
     request_body(content((FileForm = "multipart/form-data"), (Vec<u8> = "application/octet-stream")),
         description = "one part a file; or the bytes themselves under any other type"),
     responses((status = 201, body = Uploaded), (status = 400, description = "broken form"), (status = 413, description = "too large")))]
-async fn upload(State(state): State<AppState>, caller: Caller, request: Request) -> Result<Response, Failure> {
-    state.ending.check()?;
+async fn upload(
+    State(state): State<AppState>,
+    caller: Caller,
+    _arriving: Arriving,
+    request: Request,
+) -> Result<Response, Failure> {
     let _place = state.caps.upload(caller.key_name())?;
     let kind = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let files = if kind.to_ascii_lowercase().starts_with("multipart/") {

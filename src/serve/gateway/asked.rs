@@ -22,11 +22,15 @@ pub(super) struct Asked {
     pub(super) form: RelayForm,
     /// Whom it says it is for.
     named: Named,
+    /// What of that is no name: it is not passed over where it should name somebody.
+    odd: Option<&'static str>,
 }
 
 impl Asked {
     /// Reads a body.
     pub(super) fn read(kind: RelayKind, bytes: &[u8]) -> Result<Self, Failure> {
+        // Some programs put a mark of the byte order before their JSON; elsewhere it is taken too.
+        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
         let body = RawObject::try_new(bytes.to_vec()).map_err(|error| Failure::invalid(error.to_string()))?;
         let wrong = |key: &str, rule: &str| Failure::invalid(format!("`{key}` {rule}")).with_detail(PARAM, key);
         let model = match body.get("model") {
@@ -47,8 +51,8 @@ impl Asked {
             Some(_) => return Err(wrong("stream", "must be true or false")),
         };
         let form = if streams { RelayForm::Stream { usage: usage_of(&body) } } else { RelayForm::Whole };
-        let named = named_in(&body);
-        Ok(Self { body: Arc::new(body), model, form, named })
+        let (named, odd) = (named_in(&body), odd_in(&body));
+        Ok(Self { body: Arc::new(body), model, form, named, odd })
     }
 
     /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
@@ -56,6 +60,11 @@ impl Asked {
     pub(super) fn caller(&self, caller: Caller) -> Result<Caller, Failure> {
         let speaks = caller.key.as_ref().is_some_and(|key| key.acting == Acting::ForOthers);
         let Named { tenant, feature, priority, user } = self.named.clone();
+        if let Some(key) = self.odd.filter(|_| speaks) {
+            return Err(
+                Failure::invalid(format!("`{key}` names nobody: it is of another type")).with_detail(PARAM, key)
+            );
+        }
         let of = |name: Option<String>| name.filter(|_| speaks);
         caller.naming(Named { tenant: of(tenant), feature: of(feature), priority, user: of(user) })
     }
@@ -67,6 +76,21 @@ fn named_in(body: &RawObject) -> Named {
     let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| of("user"));
     // A number is what some servers take themselves; only a word can be one of our classes.
     Named { tenant: of("tenant"), feature: of("feature"), priority: body.text("priority"), user }
+}
+
+/// The first member that should name somebody and is of another type.
+fn odd_in(body: &RawObject) -> Option<&'static str> {
+    let is_odd =
+        |object: &RawObject, key: &str| !matches!(object.get(key), None | Some("null")) && object.text(key).is_none();
+    if is_odd(body, "user") {
+        return Some("user");
+    }
+    if matches!(body.get("metadata"), None | Some("null")) {
+        return None;
+    }
+    let Some(metadata) = inner(body, "metadata") else { return Some("metadata") };
+    let keys = [("tenant", "metadata.tenant"), ("feature", "metadata.feature"), ("user", "metadata.user")];
+    keys.into_iter().find(|(key, _)| is_odd(&metadata, key)).map(|(_, path)| path)
 }
 
 /// A member that is an object, whose members nobody asks for stay text.
@@ -90,10 +114,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_should_name_somebody_is_typed() {
+        for (said, want) in [
+            (r#""user":5"#, Some("user")),
+            (r#""metadata":[]"#, Some("metadata")),
+            (r#""metadata":"x""#, Some("metadata")),
+            (r#""metadata":{"tenant":5}"#, Some("metadata.tenant")),
+            (r#""metadata":{"tenant":"a","feature":["a"]}"#, Some("metadata.feature")),
+            (r#""metadata":{"user":{}}"#, Some("metadata.user")),
+            (r#""user":null,"metadata":null"#, None),
+            (r#""user":"u","metadata":{"tenant":null,"feature":"chat","other":5}"#, None),
+        ] {
+            let body = format!(r#"{{"model":"m","messages":[],{said}}}"#);
+            assert_eq!(Asked::read(RelayKind::Chat, body.as_bytes()).unwrap().odd, want, "{said}");
+        }
+    }
+
+    #[test]
     fn what_requests_say() {
         let stream = |usage| Ok(RelayForm::Stream { usage });
         for (kind, body, want) in [
             (RelayKind::Chat, r#"{"model":"m","messages":[]}"#, Ok(RelayForm::Whole)),
+            (RelayKind::Chat, "\u{feff}{\"model\":\"m\",\"messages\":[]}", Ok(RelayForm::Whole)),
             (RelayKind::Chat, r#"{"model":"m","messages":[],"stream":null}"#, Ok(RelayForm::Whole)),
             (RelayKind::Chat, r#"{"model":"m","messages":[],"stream":true}"#, stream(StreamUsage::Unwanted)),
             (

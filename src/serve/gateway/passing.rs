@@ -29,6 +29,9 @@ use super::{pass::without_hop_by_hop, pass_tokens::UsageReader};
 /// No line end is longer than half of this: enough to see whether a stream stands between two events.
 const TAIL_BYTES: usize = 4;
 
+/// What is ours to say: which pages read our answers, and how a call went. A service's own word on it would be taken for ours.
+const OUR_WORDS: [&str; 2] = ["access-control-", "x-watertight-"];
+
 /// An answer that is being passed on.
 pub(super) struct Passing {
     passed: PassedOn,
@@ -52,6 +55,11 @@ pub(super) struct Passing {
     place: Place,
 }
 
+fn without_our_words(headers: &HeaderMap) -> HeaderMap {
+    let is_ours = |name: &HeaderName| OUR_WORDS.iter().any(|begin| name.as_str().starts_with(begin));
+    headers.iter().filter(|(name, _)| !is_ours(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
 impl Passing {
     pub(super) fn begin(
         passed: PassedOn,
@@ -73,7 +81,7 @@ impl Passing {
             self.is_whole();
         }
         let status = StatusCode::from_u16(self.passed.status()).unwrap_or(StatusCode::BAD_GATEWAY);
-        let mut headers = without_hop_by_hop(&self.passed.headers);
+        let mut headers = without_our_words(&without_hop_by_hop(&self.passed.headers));
         if let Ok(value) = HeaderValue::from_str(self.agent.as_str()) {
             headers.insert(HeaderName::from_static(contract::AGENT), value);
         }

@@ -34,6 +34,7 @@ use crate::{
             outgoing::REPLAYED,
             query::idempotency_key,
         },
+        arriving::Arriving,
         caps::RunPlace,
         files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
@@ -79,10 +80,10 @@ pub fn routes() -> OpenApiRouter<AppState> {
 pub(crate) async fn start(
     State(state): State<AppState>,
     caller: Caller,
+    _arriving: Arriving,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     let key = idempotency_key(&headers)?;
     if is_form(&headers) {
         return start_by_form(&state, caller, key, request).await;
@@ -107,11 +108,15 @@ async fn start_by_form(
     request: Request,
 ) -> Result<Response, Failure> {
     let _place = state.caps.upload(caller.key_name())?;
-    let form = read_form(state, &caller, request).await?;
+    let form = Arc::new(read_form(state, &caller, request).await?);
     let running = state.running().await?;
-    let idempotency = key.map(|key| Idempotency { key, request_hash: hash_of(&form) });
-    let accepted = match body_of(&form) {
-        Ok(body) => accept(state, &running, caller.clone(), body, idempotency).await,
+    let read = Arc::clone(&form);
+    let read = large::work(state, form.text_bytes(), move || Ok((hash_of(&read), body_of(&read)?))).await;
+    let accepted = match read {
+        Ok((request_hash, body)) => {
+            let idempotency = key.map(|key| Idempotency { key, request_hash });
+            accept(state, &running, caller.clone(), body, idempotency).await
+        }
         Err(failure) => Err(failure),
     };
     if accepted.as_ref().map_or(true, |accepted| accepted.replayed) {

@@ -41,12 +41,11 @@ impl Follower {
         if self.is_over {
             return Ok(Vec::new());
         }
-        let events = match &self.handle {
-            Some(handle) => handle.next_events_page(self.after, PAGE).await,
-            None => {
-                let events = self.running.journal.events_after(&self.run_id, self.after, PAGE.events_max).await?;
-                first_of(events, PAGE.bytes_max)
-            }
+        let events = if let Some(handle) = &self.handle {
+            handle.next_events_page(self.after, PAGE).await
+        } else {
+            let events = self.running.journal.events_after(&self.run_id, self.after, PAGE.events_max).await?;
+            first_of(events, PAGE.bytes_max)
         };
         if let Some(last) = events.last() {
             self.after = last.id;

@@ -6,11 +6,17 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use crate::{
-    journal::{files::store::FileStore, query::TenantScope},
-    model::weight,
+    journal::{
+        files::{store::FileStore, table::StoredFile},
+        query::TenantScope,
+    },
+    model::{
+        file_id::{FILE_ID, is_file_id},
+        weight,
+    },
     serve::{
         answer::failure::Failure,
-        files::input::{FILE_ID, as_value, id_of, ids_within, with_files},
+        files::input::{Named, as_value, change_files},
     },
     settings::general::Limits,
     workflow::{
@@ -26,27 +32,43 @@ pub async fn resolve_files(
     limits: Limits,
     input: &mut Map<String, Value>,
 ) -> Result<(), Failure> {
-    let whole = Value::Object(std::mem::take(input));
-    let ids = ids_within(&whole);
-    let max = limits.input_files_max as usize;
-    if ids.len() > max {
-        return Err(Failure::invalid(format!("input: {} files; limits.input_files_max is {max}", ids.len())));
-    }
-    let mut found = HashMap::new();
-    for id in ids {
-        let file = store.file(scope.clone(), &id).await?;
-        let file = file.ok_or_else(|| Failure::not_found(format_args!("file {id:?}")))?;
-        found.insert(id, as_value(&file));
-    }
-    let filled = with_files(&whole, &|file| {
-        if let Some(Value::Object(known)) = id_of(file).and_then(|id| found.get(id)) {
-            file.clone_from(known);
+    let mut whole = Value::Object(std::mem::take(input));
+    let named = Named::within(&whole);
+    let found = files_of(store, &scope, limits, &named).await?;
+    change_files(&mut whole, &mut |id, file| {
+        if let Some(Value::Object(known)) = found.get(id).map(as_value) {
+            file.extend(known);
         }
     });
-    if let Value::Object(filled) = filled {
+    if let Value::Object(filled) = whole {
         *input = filled;
     }
     Ok(())
+}
+
+/// The files that an input names: all of them are there, and not more of them than may be, each as often as it stands there.
+pub async fn files_of(
+    store: &FileStore,
+    scope: &TenantScope,
+    limits: Limits,
+    named: &Named,
+) -> Result<HashMap<String, StoredFile>, Failure> {
+    if named.ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let max = limits.input_files_max as usize;
+    if named.all() > max {
+        return Err(Failure::invalid(format!("input: {} files; limits.input_files_max is {max}", named.all())));
+    }
+    let found = store.files(scope, &named.ids).await?;
+    match named.ids.iter().find(|id| !found.contains_key(*id)) {
+        Some(missing) => Err(no_file(missing)),
+        None => Ok(found),
+    }
+}
+
+fn no_file(id: &str) -> Failure {
+    Failure::not_found(format_args!("file {id:?}"))
 }
 
 /// About the memory that an input takes while its run goes on.
@@ -104,9 +126,12 @@ fn check_one(name: &str, kind: InputKind, value: &Value, limits: Limits) -> Resu
 
 fn check_file(place: &str, file: &Value) -> Result<(), Failure> {
     let only_known = |file: &Map<String, Value>| file.keys().all(|key| key == FILE_ID || key == "name");
-    match file.as_object() {
-        Some(object) if object.get(FILE_ID).is_some_and(Value::is_string) && only_known(object) => Ok(()),
-        _ => {
+    let object = file.as_object().filter(|file| only_known(file));
+    match object.and_then(|file| file.get(FILE_ID)).and_then(Value::as_str) {
+        Some(id) if is_file_id(id) => Ok(()),
+        // There is no file of such a name.
+        Some(id) => Err(no_file(id)),
+        None => {
             Err(Failure::invalid(format!("{place} must be {{\"{FILE_ID}\": \"...\"}}, of a file that was sent before")))
         }
     }

@@ -38,6 +38,7 @@ use crate::{
             large,
             query::{InPath, idempotency_key},
         },
+        arriving::Arriving,
         caps::RunPlace,
         state::{AppState, Running},
     },
@@ -59,10 +60,10 @@ pub fn routes() -> OpenApiRouter<AppState> {
 pub(crate) async fn repair(
     State(state): State<AppState>,
     caller: Caller,
+    _arriving: Arriving,
     InPath(id): InPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     let key = idempotency_key(&headers)?;
     let running = state.running().await?;
     let idempotency =
@@ -95,11 +96,11 @@ pub struct RerunBody {
 pub(crate) async fn rerun(
     State(state): State<AppState>,
     caller: Caller,
+    _arriving: Arriving,
     InPath(id): InPath<String>,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, Failure> {
-    state.ending.check()?;
     expect_json(&headers)?;
     let key = idempotency_key(&headers)?;
     let whole = read_whole(&state, request.into_body(), state.settings.body_bytes_max).await?;
@@ -181,7 +182,14 @@ async fn over(
     running: &Running,
     (caller, id, promise): (&Caller, &str, Option<&Idempotency>),
 ) -> Result<Begun, Failure> {
-    let found = Found::of(running, caller, id).await?;
+    let found = match Found::of(running, caller, id).await {
+        Ok(found) => found,
+        // The run that it began with may be gone; what was begun lives.
+        Err(failure) => {
+            let before = earlier(running, caller.tenant.as_deref(), promise).await?;
+            return before.map(Begun::Before).ok_or(failure);
+        }
+    };
     if let Some(accepted) = earlier(running, found.head.owner.tenant.as_deref(), promise).await? {
         return Ok(Begun::Before(accepted));
     }

@@ -337,6 +337,47 @@ async fn runs_that_go_on_from_large_ones_are_laid_out_beside_the_workers() {
     assert_eq!(ended["output"]["text"].as_str().map(str::len), Some(400_000));
 }
 
+/// Files are looked for in direct calls as in runs, as often as they stand there; whatever else is called so is the caller's own.
+#[tokio::test]
+async fn a_direct_call_is_told_of_files_that_are_not_there_or_too_many() {
+    let world = World::usual().await;
+    let call = async |input: Value| {
+        let body = serde_json::json!({ "input": input }).to_string();
+        world.with_key("ann", "POST", "/v1/agents/echo/call", &body).await
+    };
+    let sent = world.ask("POST", "/v1/files", &[ANN, ("content-type", "text/plain")], "a text").await.is(201).json();
+    let file = serde_json::json!({ "file_id": sent["file_id"] });
+    call(serde_json::json!({ "files": vec![&file; 500] })).await.is(200);
+    call(serde_json::json!({ "files": vec![&file; 501] })).await.fails(400, "INVALID_REQUEST");
+    let unknown = format!("file-{}", "0".repeat(32));
+    call(serde_json::json!({ "a": [{ "file_id": unknown }] })).await.fails(404, "NOT_FOUND");
+    let foreign = serde_json::json!({ "path": "/articles/7", "upload": { "file_id": "file-abc123", "path": "x" } });
+    let answer = call(foreign.clone()).await.is(200).json();
+    assert!(answer["output"].to_string().contains("file-abc123"), "{answer}");
+    let deep = |depth: usize| (1..depth).fold(serde_json::json!(1), |inner, _| serde_json::json!([inner]));
+    call(deep(100)).await.is(200);
+    call(deep(110)).await.fails(502, "AGENT_BAD_REPLY");
+    call(deep(111)).await.fails(400, "INVALID_REQUEST");
+    let body = serde_json::json!({ "workflow": "one", "input": { "text": "x", "photos": vec![&file; 501] } });
+    world.with_key("ann", "POST", "/v1/runs", &body.to_string()).await.fails(400, "INVALID_REQUEST");
+}
+
+/// What a repair or rerun started is found by its key, also where the run that it began with is gone.
+#[tokio::test]
+async fn a_rerun_is_replayed_after_its_run_was_deleted() {
+    let world = World::usual().await;
+    let id = world.ended_run("ann").await;
+    let path = format!("/v1/runs/{id}/rerun");
+    let keyed = [ANN, ("idempotency-key", "again"), ("content-type", "application/json")];
+    let first = world.ask("POST", &path, &keyed, r#"{"from":"echo"}"#).await.is(202).json();
+    world.ask("DELETE", &format!("/v1/runs/{id}"), &[ANN], "").await.is(204);
+    let again = world.ask("POST", &path, &keyed, r#"{"from":"echo"}"#).await;
+    assert_eq!(again.is(202).json()["run_id"], first["run_id"]);
+    assert!(again.headers.contains_key("idempotency-replayed"));
+    let other = [ANN, ("idempotency-key", "other"), ("content-type", "application/json")];
+    world.ask("POST", &path, &other, r#"{"from":"echo"}"#).await.fails(404, "NOT_FOUND");
+}
+
 /// A form may name its tenant in `request`, before its files: they are that tenant's, and go with the form where it comes to nothing.
 #[tokio::test]
 async fn a_form_that_names_its_tenant_keeps_its_files() {

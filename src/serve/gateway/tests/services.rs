@@ -64,6 +64,20 @@ async fn an_existing_service_behind_its_guards() {
     assert_eq!(server.requests().len(), 1);
 }
 
+/// Which pages read our answers and how a call went is ours to say.
+#[tokio::test]
+async fn a_services_word_is_not_taken_for_ours() {
+    let said = "access-control-allow-origin: *\r\naccess-control-allow-credentials: true\r\nx-watertight-degraded: default\r\n\
+                x-watertight-agent: other\r\nx-own: yes\r\n";
+    let server = FakeServer::start(vec![answer(200, said, "{}")]).await;
+    let service = serving(&server, 3).await;
+    let answer = service.oneshot(Request::get("/agents/fast/x").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!((header(&answer, "x-own"), header(&answer, "x-watertight-agent")), ("yes", "fast"));
+    for name in ["access-control-allow-origin", "access-control-allow-credentials", "x-watertight-degraded"] {
+        assert!(!answer.headers().contains_key(name), "{name}");
+    }
+}
+
 /// Whatever a caller brings: its deadline, its broken body, its large one. Nobody else may feel it.
 #[tokio::test]
 async fn what_a_caller_does_is_no_failure_of_the_service_behind() {
