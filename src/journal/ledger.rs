@@ -53,6 +53,8 @@ pub struct UsageCounts {
     pub output_tokens: u64,
     /// True if any of the tokens were counted by us and not told by the server.
     pub estimated: bool,
+    /// Calls that used tokens which have no price: what they cost nobody knows.
+    pub unpriced: u64,
 }
 
 impl UsageCounts {
@@ -63,6 +65,7 @@ impl UsageCounts {
         self.prompt_tokens = self.prompt_tokens.saturating_add(other.prompt_tokens);
         self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
         self.estimated |= other.estimated;
+        self.unpriced = self.unpriced.saturating_add(other.unpriced);
     }
 }
 
@@ -91,6 +94,7 @@ impl Sums {
             prompt_tokens: usage.prompt_tokens,
             output_tokens: usage.output_tokens,
             estimated: usage.estimated,
+            unpriced: u64::from(is_call && record.cost.is_none() && usage.prompt_tokens.max(usage.output_tokens) > 0),
         };
         Self { counts, cost: record.cost }
     }
@@ -217,12 +221,12 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
         let currency = number(key.currency.as_deref())?;
         let mut statement = within.connection.prepare_cached(&format!(
             "INSERT INTO usage (day, tenant, feature, agent, model, calls, failures, refusals, prompt_tokens, output_tokens, estimated, cost,
-                currency)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+                currency, unpriced)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
              ON CONFLICT DO UPDATE SET calls = calls + ?6, failures = failures + ?7, refusals = refusals + ?8,
              prompt_tokens = min(CAST(prompt_tokens AS INTEGER) + ?9, {SUM_MAX}),
              output_tokens = min(CAST(output_tokens AS INTEGER) + ?10, {SUM_MAX}), estimated = max(estimated, ?11),
-             cost = CASE WHEN ?12 IS NULL THEN cost ELSE coalesce(cost, 0) + ?12 END",
+             unpriced = unpriced + ?14, cost = CASE WHEN ?12 IS NULL THEN cost ELSE coalesce(cost, 0) + ?12 END",
         ))?;
         statement.execute((
             to_sql(key.day),
@@ -239,6 +243,7 @@ pub(super) fn write(within: &mut Within<'_>, lines: &Lines) -> Result<(), Fault>
             // Whole billionths in a column of real numbers, where they are exact up to nine million units.
             sums.cost.map(|cost| cost.nanos() as f64),
             currency,
+            to_sql(sums.counts.unpriced),
         ))?;
     }
     Ok(())

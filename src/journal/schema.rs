@@ -26,7 +26,7 @@ const LOG_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// One step for each version of the file. Only ever added to.
 const MIGRATIONS: &[&str] =
-    &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS, DEFERRED_OF_RUNS];
+    &[VERSION_1, DEFERRED, DEFERRED_TURNS, CURRENCIES, SHUT_CALLERS, LETTERS_OF_RUNS, DEFERRED_OF_RUNS, UNPRICED];
 
 /// Runs are numbered in the order of their acceptance (`run.run`). Names are numbers everywhere; 0 is none.
 const VERSION_1: &str = "
@@ -129,6 +129,9 @@ const DEFERRED_OF_RUNS: &str = "
 ALTER TABLE deferred ADD COLUMN run_id;
 CREATE INDEX deferred_run ON deferred (run_id) WHERE run_id IS NOT NULL;
 ";
+
+/// Calls without a price beside those that have one; of older lines nobody knows.
+const UNPRICED: &str = "ALTER TABLE usage ADD COLUMN unpriced INTEGER NOT NULL DEFAULT 0;";
 
 /// The connection that writes, on a file that is ours and of this version.
 pub(super) fn open_writer(settings: &JournalSettings) -> Result<Connection, JournalError> {

@@ -86,11 +86,12 @@ pub struct UsageLine {
     /// What the calls come to.
     #[serde(flatten)]
     pub counts: UsageCounts,
-    /// `None` where no price is known; where it is of some of them, their sum. `None` as well where they are of several currencies.
+    /// `None` where no price is known, or not of all calls that used something, and where costs are of several currencies: then no number is
+    /// what they cost.
     pub cost: Option<Cost>,
     /// The money of `cost`, as it was configured when it was spent; `None` where it was not.
     pub currency: Option<String>,
-    /// Where costs are of several currencies: each apart, since no sum of them means anything.
+    /// Where there is no `cost` though there are prices: what is known, each currency apart.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub costs: Vec<CostIn>,
 }
@@ -176,7 +177,7 @@ fn sql(groups: &[UsageGroup], after: usize) -> String {
     let tokens = |column: &str| format!("CAST(min(total({column}), {SUM_MAX}) AS INTEGER)");
     let (prompt, output) = (tokens("prompt_tokens"), tokens("output_tokens"));
     format!(
-        "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency
+        "SELECT {columns}, sum(calls), sum(failures), sum(refusals), {prompt}, {output}, max(estimated), sum(cost), currency, sum(unpriced)
          FROM usage WHERE day BETWEEN ?1 AND ?2 AND (?3 IS NULL OR tenant = ?3) {beyond} GROUP BY {by} ORDER BY {by}"
     )
 }
@@ -197,6 +198,7 @@ fn line(connection: &rusqlite::Connection, row: &rusqlite::Row<'_>, groups: &[Us
             prompt_tokens: count(8)?,
             output_tokens: count(9)?,
             estimated: row.get(10)?,
+            unpriced: count(13)?,
         },
         cost: None,
         currency: None,
@@ -220,8 +222,11 @@ impl UsageLine {
         self.costs.extend(other.costs);
     }
 
-    /// Costs of one currency are the line's cost.
+    /// Costs of one currency are the line's cost, if there is a price for all of it.
     fn sum_up(&mut self) {
+        if self.counts.unpriced > 0 {
+            return;
+        }
         if let [CostIn { currency, cost }] = &mut self.costs[..] {
             (self.currency, self.cost) = (currency.take(), Some(*cost));
             self.costs.clear();

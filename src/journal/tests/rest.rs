@@ -407,6 +407,21 @@ async fn the_ledger_keeps_costs_of_different_money_apart() {
     assert_eq!(models.len(), 2);
     let free = models.iter().find(|line| line.model.as_deref() == Some("free")).unwrap();
     assert_eq!((free.counts.calls, free.cost, free.costs.len()), (1, None, 0), "no price is no cost");
+    // A call that used something without a price: what the others cost is not what all of them cost.
+    let unpriced = Some(Usage { prompt_tokens: 7, output_tokens: 1, ..Usage::default() });
+    for currency in [None, Some("USD")] {
+        journal.usage_log(currency).finished(called("acme", "free", today, unpriced));
+    }
+    journal.usage_log(None).finished(CallRecord { model: Some("free".to_owned()), ..paid(2.0) });
+    journal.close().await;
+    let models = ask(&place.open(), &[UsageGroup::Model]).await;
+    let free = models.iter().find(|line| line.model.as_deref() == Some("free")).unwrap();
+    assert_eq!((free.counts.calls, free.counts.unpriced, free.cost), (4, 2, None), "{free:?}");
+    assert_eq!(
+        free.costs.iter().map(|known| known.cost.units()).collect::<Vec<_>>(),
+        [2.0],
+        "what is known is told apart"
+    );
 }
 
 #[tokio::test]

@@ -164,9 +164,9 @@ impl<T> Lines<T> {
             self.crowds.remove(&crowd);
         }
         let sizes = self.sizes.entry((line, class)).or_default();
-        before.iter().for_each(|before| {
-            sizes.remove(before);
-        });
+        if let Some(before) = before {
+            sizes.remove(&before);
+        }
         sizes.extend(after);
         if sizes.is_empty() {
             self.sizes.remove(&(line, class));

@@ -206,22 +206,22 @@ fn join_shared(
 
 #[test]
 fn a_full_line_is_shared_by_those_who_want_it() {
-    let (a, b, c, d, e, none) = (Some(1), Some(2), Some(3), Some(4), Some(5), None);
+    let [acme, beta, gamma, delta, omega] = [1, 2, 3, 4, 5].map(Some);
     for (what, standing, newcomer, gives_way) in [
-        ("a tenant that is alone has all of it, and no more", [(a, 2); 4], (a, 2), None),
-        ("another one finds room, the newest goes", [(a, 2); 4], (b, 2), Some(3)),
-        ("until they have as many", [(a, 2), (b, 2), (a, 2), (a, 2)], (b, 2), Some(3)),
-        ("of as many nobody goes for one of them", [(a, 2), (b, 2), (a, 2), (b, 2)], (b, 2), None),
-        ("two that fill it make room for a third", [(b, 2), (b, 2), (a, 2), (a, 2)], (c, 2), Some(3)),
-        ("and for the one that holds one of three", [(c, 2), (b, 2), (a, 2), (a, 2)], (c, 2), None),
-        ("one place each is the least", [(a, 2), (b, 2), (c, 2), (d, 2)], (e, 2), None),
-        ("a lower class goes first", [(a, 2), (a, 2), (b, 3), (a, 2)], (c, 2), Some(2)),
-        ("of it the tenant with the most", [(a, 3), (b, 3), (a, 3), (b, 2)], (c, 2), Some(2)),
-        ("also for its own higher class", [(a, 3), (a, 3), (a, 3), (a, 3)], (a, 2), Some(3)),
-        ("higher classes are nobody's to take", [(a, 1); 4], (b, 2), None),
-        ("nor those beside them", [(a, 1), (a, 1), (a, 1), (b, 2)], (c, 2), None),
-        ("without tenants the order is that of coming", [(none, 2); 4], (none, 2), None),
-        ("without tenants a higher class comes in", [(none, 2); 4], (none, 1), Some(3)),
+        ("a tenant that is alone has all of it, and no more", [(acme, 2); 4], (acme, 2), None),
+        ("another one finds room, the newest goes", [(acme, 2); 4], (beta, 2), Some(3)),
+        ("until they have as many", [(acme, 2), (beta, 2), (acme, 2), (acme, 2)], (beta, 2), Some(3)),
+        ("of as many nobody goes for one of them", [(acme, 2), (beta, 2), (acme, 2), (beta, 2)], (beta, 2), None),
+        ("two that fill it make room for a third", [(beta, 2), (beta, 2), (acme, 2), (acme, 2)], (gamma, 2), Some(3)),
+        ("and for the one that holds one of three", [(gamma, 2), (beta, 2), (acme, 2), (acme, 2)], (gamma, 2), None),
+        ("one place each is the least", [(acme, 2), (beta, 2), (gamma, 2), (delta, 2)], (omega, 2), None),
+        ("a lower class goes first", [(acme, 2), (acme, 2), (beta, 3), (acme, 2)], (gamma, 2), Some(2)),
+        ("of it the tenant with the most", [(acme, 3), (beta, 3), (acme, 3), (beta, 2)], (gamma, 2), Some(2)),
+        ("also for its own higher class", [(acme, 3), (acme, 3), (acme, 3), (acme, 3)], (acme, 2), Some(3)),
+        ("higher classes are nobody's to take", [(acme, 1); 4], (beta, 2), None),
+        ("nor those beside them", [(acme, 1), (acme, 1), (acme, 1), (beta, 2)], (gamma, 2), None),
+        ("without tenants the order is that of coming", [(None, 2); 4], (None, 2), None),
+        ("without tenants a higher class comes in", [(None, 2); 4], (None, 1), Some(3)),
     ] {
         let (mut pool, counts) = pool(&[1]);
         let one = needs(&counts, Member::agent(0));
@@ -236,7 +236,7 @@ fn a_full_line_is_shared_by_those_who_want_it() {
     }
     let (mut pool, counts) = pool(&[0]);
     let one = needs(&counts, Member::agent(0));
-    assert_eq!(join_shared(&mut pool, one, (0, 1), (a, 0)), Err(()), "no line at all");
+    assert_eq!(join_shared(&mut pool, one, (0, 1), (acme, 0)), Err(()), "no line at all");
 }
 
 /// A step of a random history.
@@ -277,13 +277,12 @@ proptest! {
         for (who, tenant) in (0..).zip(crowd.into_iter().map(|tenant| tenant % tenants).chain(all_want_it)) {
             let places = |standing: &[(u32, u64)], of: u64| standing.iter().filter(|(_, tenant)| *tenant == of).count();
             match join_shared(&mut pool, one, (length_max, who), (Some(tenant), 2)) {
-                Ok(gone) => {
+                Ok(None) => standing.push((who, tenant)),
+                Ok(Some(gone)) => {
                     standing.push((who, tenant));
-                    if let Some(gone) = gone {
-                        let place = standing.iter().position(|(who, _)| *who == gone).unwrap();
-                        let (_, loser) = standing.remove(place);
-                        prop_assert!(places(&standing, loser) >= places(&standing, tenant));
-                    }
+                    let place = standing.iter().position(|(who, _)| *who == gone).unwrap();
+                    let (_, loser) = standing.remove(place);
+                    prop_assert!(places(&standing, loser) >= places(&standing, tenant));
                 }
                 Err(()) => prop_assert_eq!(standing.len(), length_max as usize),
             }

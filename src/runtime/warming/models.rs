@@ -109,7 +109,9 @@ impl Models {
             tracing::info!(model = &*before.name, "is somewhere else now: nothing is known of it there");
             before.ended.notify_waiters();
             let now = lock(&self.all).get(&before.name).map(|known| Arc::clone(&known.core));
-            now.iter().for_each(|core| tell_over(shared, core));
+            if let Some(core) = now {
+                tell_over(shared, &core);
+            }
         }
     }
 

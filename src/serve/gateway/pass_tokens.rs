@@ -67,8 +67,11 @@ fn restated(kind: RelayKind, object: RawObject) -> Option<RawObject> {
 /// All that is sent, as the one text of a request.
 fn whole_text(text: &str, bounds: &[(&str, &str)]) -> Option<RawObject> {
     let text = Value::from(text).to_string();
-    let bounds: String = bounds.iter().map(|(name, value)| format!(",\"{name}\":{value}")).collect();
-    let object = format!("{{\"messages\":[{{\"content\":{text}}}],\"input\":{text}{bounds}}}");
+    let mut object = format!("{{\"messages\":[{{\"content\":{text}}}],\"input\":{text}");
+    for (name, value) in bounds {
+        object.extend([",\"", name, "\":", value]);
+    }
+    object.push('}');
     RawObject::try_new(object.into_bytes()).ok()
 }
 

@@ -19,7 +19,10 @@ use crate::{
         reply::{AttemptFailure, Reply, Usage},
     },
     policy::{
-        compartment::settings::{CompartmentSettings, FeatureSettings, Rates},
+        compartment::{
+            known_tenants::KnownTenants,
+            settings::{CompartmentSettings, FeatureSettings, Rates},
+        },
         tokens::draw::{AccountId, Shown},
     },
     runtime::{
