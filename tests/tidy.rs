@@ -13,7 +13,7 @@ const FILE_LINES_MAX: usize = 400;
 /// Lines of a function, from its `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 60;
 /// Functions that may be longer, and how long: tables that read better in one piece. May shrink, never grow.
-const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[("src/policy/breaker/settings.rs", "check_workable", 82)];
+const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[("src/policy/breaker/settings.rs", "check_workable", 71)];
 
 type Rule = fn(&File) -> Vec<String>;
 

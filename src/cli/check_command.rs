@@ -9,10 +9,12 @@ use super::{
     args::CheckArgs,
     assemble::{Backends, bare, further_of},
     exit::Stop,
-    project::Project,
+    faults::Faults,
+    project::{Project, Purpose},
     rerun::remote::Service,
     run_command::print,
     say::say,
+    serve_command::check_reach,
     table::table,
 };
 use crate::{
@@ -22,13 +24,14 @@ use crate::{
     },
     policy::verdict::{Keyed, Verdict, judge},
     runtime::ports::{AttemptRequest, AttemptTimeouts, Clock, Hold, Progress, TokioClock},
-    serve::operator::config::ConfigInForce,
+    serve::{access::keys::KeyRing, operator::config::ConfigInForce},
     settings::{
         agent::Agent,
         difference::{Change, ConfigRow, difference, rows},
         load::{Settings, explain},
     },
     transport::tap::Tap,
+    workflow::checked::Workflow,
 };
 
 /// Checks.
@@ -45,14 +48,7 @@ pub(super) async fn check(args: CheckArgs) -> Result<(), Stop> {
 
 async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
-    let (workflow, settings) = if project.has_workflow() {
-        let (workflow, settings) = project.workflow_and_settings()?;
-        (Some(workflow), settings)
-    } else {
-        // A built-in agent is there for the asking.
-        let called = args.call.as_deref().and_then(|name| Name::try_new(name).ok());
-        (None, project.own_settings(called)?)
-    };
+    let (workflow, settings) = read(&project, args.call.as_deref())?;
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }
@@ -66,7 +62,7 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     }
     if let Some(url) = &args.against {
         // As the service reads it: the agents of all workflows, not those of one.
-        let (workflows, settings) = project.workflows_and_settings()?;
+        let (workflows, settings) = project.workflows_and_settings(Purpose::Serve)?;
         return against(url, args.key_env.as_deref(), rows(&settings, &workflows), args.json).await;
     }
     if args.explain {
@@ -97,6 +93,24 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         Some(workflow) => print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len())),
         None => print("ok: no workflow.toml here, so only settings and agents were checked\n"),
     }
+}
+
+/// Reads all that `run` and `serve` read, and says all that is wrong with it.
+fn read(project: &Project, called: Option<&str>) -> Result<(Option<Workflow>, Settings), Stop> {
+    let mut faults = Faults::default();
+    let read = if project.has_workflow() {
+        project.read_workflow(Purpose::Serve, &mut faults).map(|(workflow, settings)| (Some(workflow), settings))
+    } else {
+        // A built-in agent is there for the asking.
+        let called = called.and_then(|name| Name::try_new(name).ok());
+        project.own_settings(called, Purpose::Serve, &mut faults).map(|settings| (None, settings))
+    };
+    project.read_workflows(Purpose::Serve, &mut faults);
+    faults.told()?;
+    let (workflow, settings) = read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))?;
+    let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
+    check_reach(settings.serve.listen, settings.serve.open_to_network, &keys)?;
+    Ok((workflow, settings))
 }
 
 /// What a reload would change at a running service.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{exit::Stop, project::Project, say::say};
+use super::{exit::Stop, faults::Faults, project::Project, say::say, secrets::fetch};
 use crate::{
     journal::journal::SqliteJournal,
     model::run::Cause,
@@ -13,16 +13,13 @@ use crate::{
         deferred::{push::Push, store::DeferredStore},
         ports::{Clock, TokioClock},
     },
-    settings::{load::Settings, secret::resolve_secret},
+    settings::load::{Examined, Settings},
     transport::{
         secret::Secret,
         webhook::{Webhook, WebhookRoutes},
     },
     workflow::checked::Workflow,
 };
-
-/// A shorter secret of a webhook can be guessed from what it signed.
-const SECRET_BYTES_MIN: usize = 16;
 
 /// Who is told of the ends of calls that were put off, if anybody is. Its secret is fetched here.
 pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<Arc<Webhook>>, Stop> {
@@ -38,16 +35,8 @@ pub(super) fn webhook(project: &Project, settings: &Settings) -> Result<Option<A
 /// What such news are signed with, if anybody is told.
 pub(super) fn secret(project: &Project, settings: &Settings) -> Result<Option<Secret>, Stop> {
     let Some(table) = &settings.deferred.webhook else { return Ok(None) };
-    let secret = resolve_secret(&table.secret, &|name| project.environment(name)).map_err(Stop::usage)?;
-    let secret = secret.expose();
-    if secret.len() < SECRET_BYTES_MIN {
-        let rule = format!(
-            "its secret has {} bytes, at least {SECRET_BYTES_MIN} are needed: who can guess it can sign",
-            secret.len()
-        );
-        return Err(Stop::Usage(format!("{}: {rule}", table.secret.key)));
-    }
-    Ok(Some(Secret::new(secret)))
+    let secret = fetch(project, &table.secret).map_err(Stop::usage)?;
+    Ok(Some(Secret::new(secret.expose())))
 }
 
 /// The same runtime with whole ladders and a queue in the journal.
@@ -76,18 +65,21 @@ pub(super) fn say_what_is_skipped(settings: &Settings, workflow: &Workflow) {
 }
 
 /// A step that asks for a lighter target needs an agent that has one. `file` is the workflow's.
-pub(super) fn check_steps(file: &str, workflow: &Workflow, settings: &Settings) -> Result<(), Stop> {
-    let mut wrong = Vec::new();
-    for step in workflow.steps() {
-        let lighter = settings.ladders.agents.get(step.agent()).map_or(0, |ladder| ladder.lighter.len());
-        for cause in Cause::ALL {
-            if lighter == 0 && step.on(cause).rung() == Some(Rung::Lighter) {
-                let (id, cause, agent) = (step.id(), cause.as_str(), step.agent());
-                wrong.push(format!(
-                    "{file}: step.{id}.on.{cause} = \"lighter\": agent {agent} has no lighter target (agents.{agent}.ladder.lighter)"
-                ));
-            }
+pub(super) fn check_steps(file: &str, workflow: &Workflow, examined: &Examined, faults: &mut Faults) {
+    for (at, step) in workflow.steps().iter().enumerate() {
+        let (id, agent) = (step.id(), step.agent());
+        let ladders = &examined.settings().ladders.agents;
+        let lighter = ladders.get(agent).map_or(0, |ladder| ladder.lighter.len());
+        // What is wrong with its ladder is told already.
+        if lighter > 0 || !examined.is_whole(&format!("agents.{agent}.ladder")) {
+            continue;
+        }
+        for cause in Cause::ALL.into_iter().filter(|cause| step.on(*cause).rung() == Some(Rung::Lighter)) {
+            let line = workflow.line_of(Some(at), &format!("on.{}", cause.as_str())).unwrap_or(1);
+            let cause = cause.as_str();
+            faults.tell(format_args!(
+                "{file}:{line}: step.{id}.on.{cause} = \"lighter\": agent {agent} has no lighter target (agents.{agent}.ladder.lighter)"
+            ));
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(Stop::Usage(wrong.join("\n"))) }
 }

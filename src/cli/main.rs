@@ -29,7 +29,8 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(stop) => {
             if let Stop::Usage(message) = &stop {
-                say(&format!("watertight: {message}"));
+                // Each line for itself: whoever searches for one finds whose it is.
+                message.lines().for_each(|line| say(&format!("watertight: {line}")));
             }
             stop.code()
         }

@@ -11,27 +11,42 @@ use super::{
     args::ProjectArgs,
     deferral::check_steps,
     exit::Stop,
+    faults::Faults,
     loaded_files::{Layers, Stamp},
+    secrets::wrong_secrets,
 };
 use crate::{
     agents::{bundled, embedded},
     model::name::Name,
     settings::{
         folder::{
-            AgentFolder, ConfigFile, MANIFEST, PROMPT, SCHEMA, read_agent_folders, read_config_file, read_named_file,
+            AgentFolder, ConfigFile, MANIFEST, PROMPT, SCHEMA, find_agent_folders, read_config_file, read_named_file,
         },
         layers::ENVIRONMENT_PREFIX,
-        load::{Settings, Sources, Wanted, load},
-        problem::SettingsError,
+        load::{Examined, Settings, Sources, Wanted, examine},
+        problem::Problem,
         tree::agent_names,
     },
-    workflow::{check, checked::Workflow, definition::FILE_BYTES_MAX},
+    workflow::{
+        check::{Agents, load_for},
+        checked::Workflow,
+        definition::FILE_BYTES_MAX,
+    },
 };
 
 /// Where a project has further workflows.
 const WORKFLOWS_FOLDER: &str = "workflows";
 /// The most of them.
 const WORKFLOWS_MAX: usize = 1_000;
+
+/// What a project is read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Runs in this process.
+    Run,
+    /// A service, with keys and webhooks.
+    Serve,
+}
 
 /// What is read of a project.
 pub(super) struct Project {
@@ -40,6 +55,8 @@ pub(super) struct Project {
     agent_folders: Vec<AgentFolder>,
     /// Of those, the ones of the project itself; they come first.
     own_folders: usize,
+    /// What is wrong with folders that are nobody's.
+    folder_problems: Vec<Problem>,
     embedded: Vec<Name>,
     environment: BTreeMap<String, String>,
     flags: Vec<String>,
@@ -61,7 +78,7 @@ impl Project {
             None if is_there(&default_config)? => Some(read_config_file(&default_config).map_err(Stop::usage)?),
             None => None,
         };
-        let mut agent_folders = read_agent_folders(&folder).map_err(Stop::usage)?;
+        let (mut agent_folders, folder_problems) = find_agent_folders(&folder);
         let own_folders = agent_folders.len();
         agent_folders.extend(bundled_folders());
         let embedded = embedded::NAMES.iter().filter_map(|name| Name::try_new(name).ok()).collect();
@@ -70,6 +87,7 @@ impl Project {
             config,
             agent_folders,
             own_folders,
+            folder_problems,
             embedded,
             environment,
             flags: args.set.clone(),
@@ -81,26 +99,27 @@ impl Project {
 
     /// Checks the settings, with all agents that are there or only those wanted.
     pub(super) fn settings(&self, wanted: Wanted) -> Result<Settings, Stop> {
-        self.read_sources(wanted, load)
+        self.examine(wanted).checked().map_err(Stop::usage)
     }
 
     /// The names of all agents that are there. Built-in ones need not fit this project's providers to be among them.
     pub(super) fn agent_names(&self) -> Result<BTreeSet<Name>, Stop> {
-        self.read_sources(Wanted::Named(Vec::new()), agent_names)
+        self.with_sources(Wanted::Named(Vec::new()), agent_names).map_err(Stop::usage)
     }
 
-    /// Checks the settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none.
-    pub(super) fn own_settings(&self, more: impl IntoIterator<Item = Name>) -> Result<Settings, Stop> {
+    /// Reads the settings as far as that goes.
+    fn examine(&self, wanted: Wanted) -> Examined {
+        self.with_sources(wanted, examine)
+    }
+
+    /// The settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none.
+    fn examine_own(&self, more: impl IntoIterator<Item = Name>) -> Examined {
         let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
-        let settings = self.settings(Wanted::Named(own.chain(more).collect()))?;
-        if settings.agents.is_empty() { self.settings(Wanted::All) } else { Ok(settings) }
+        let examined = self.examine(Wanted::Named(own.chain(more).collect()));
+        if examined.settings().agents.is_empty() { self.examine(Wanted::All) } else { examined }
     }
 
-    fn read_sources<T>(
-        &self,
-        wanted: Wanted,
-        read: impl FnOnce(&Sources<'_>) -> Result<T, SettingsError>,
-    ) -> Result<T, Stop> {
+    fn with_sources<T>(&self, wanted: Wanted, read: impl FnOnce(&Sources<'_>) -> T) -> T {
         let base = self.config.as_ref().and_then(|config| Path::new(&config.path).parent()).unwrap_or(&self.folder);
         read(&Sources {
             config: self.config.as_ref(),
@@ -118,48 +137,112 @@ impl Project {
                 read_named_file(base, path)
             },
         })
-        .map_err(Stop::usage)
     }
 
-    /// Checks the workflow against the agents that are there, then the settings of the agents that it names.
-    pub(super) fn workflow_and_settings(&self) -> Result<(Workflow, Settings), Stop> {
+    /// Everything that is wrong with settings that were read for `purpose`.
+    fn find_faults(&self, examined: &Examined, purpose: Purpose, faults: &mut Faults) {
+        faults.of_settings(self.folder_problems.iter().chain(examined.problems()).cloned());
+        faults.of_settings(wrong_secrets(self, examined, purpose));
+    }
+
+    /// The settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none. What
+    /// is wrong with them comes to `faults`.
+    pub(super) fn own_settings(
+        &self,
+        more: impl IntoIterator<Item = Name>,
+        purpose: Purpose,
+        faults: &mut Faults,
+    ) -> Option<Settings> {
+        let examined = self.examine_own(more);
+        self.find_faults(&examined, purpose, faults);
+        examined.checked().ok()
+    }
+
+    /// Checks the workflow against the agents that are there, and the settings of the agents that it names.
+    pub(super) fn workflow_and_settings(&self, purpose: Purpose) -> Result<(Workflow, Settings), Stop> {
+        let mut faults = Faults::default();
+        let read = self.read_workflow(purpose, &mut faults);
+        faults.told()?;
+        // proof: whatever is missing was told.
+        read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))
+    }
+
+    /// The same, with what is wrong in `faults`.
+    pub(super) fn read_workflow(&self, purpose: Purpose, faults: &mut Faults) -> Option<(Workflow, Settings)> {
         let path = self.workflow.clone().unwrap_or_else(|| self.folder.join("workflow.toml"));
-        let shown = path.display().to_string();
+        self.find_faults(&self.examine_own([]), purpose, faults);
         let bytes = read_limited(&path).map_err(|error| {
-            Stop::Usage(format!("{shown}: {error}; a project needs a workflow (`watertight init` writes one)"))
-        })?;
-        // What is wrong with the configuration is said before what is wrong with the workflow.
-        self.own_settings([])?;
-        let workflow = check::load(&shown, &bytes, &self.agent_names()?).map_err(Stop::usage)?;
-        let named = workflow.steps().iter().map(|step| step.agent().clone()).collect();
-        let settings = self.settings(Wanted::Named(named))?;
-        check_steps(&shown, &workflow, &settings)?;
-        Ok((workflow, settings))
+            let shown = path.display();
+            faults.tell(format_args!("{shown}: {error}; a project needs a workflow (`watertight init` writes one)"));
+        });
+        let checked = self.check_workflow(&path, &bytes.ok()?, faults);
+        let named = match &checked {
+            Ok(workflow) => workflow.steps().iter().map(|step| step.agent().clone()).collect(),
+            Err(named) => named.clone(),
+        };
+        let examined = self.examine(Wanted::Named(named));
+        self.find_faults(&examined, purpose, faults);
+        let workflow = checked.ok()?;
+        check_steps(&path.display().to_string(), &workflow, &examined, faults);
+        Some((workflow, examined.checked().ok()?))
+    }
+
+    /// Checks a workflow. What is wrong with it is told; the agents that its steps name are known all the same.
+    fn check_workflow(&self, path: &Path, bytes: &[u8], faults: &mut Faults) -> Result<Workflow, Vec<Name>> {
+        let known = self.agent_names();
+        // Where the configuration cannot be read nobody knows who is there.
+        let agents = known.as_ref().map_or(Agents::Any, Agents::Known);
+        load_for(&path.display().to_string(), bytes, agents).map_err(|refused| {
+            faults.tell(&refused);
+            refused.agents().to_vec()
+        })
     }
 
     /// All workflows of the project (`workflow.toml` and `workflows/*.toml`), and the settings of the agents that they name, that are
     /// configured, or that have a folder in the project; of all agents if that is none.
-    pub(super) fn workflows_and_settings(&self) -> Result<(Vec<Workflow>, Settings), Stop> {
-        self.own_settings([])?;
-        let known = self.agent_names()?;
-        let (mut workflows, mut shown_paths): (Vec<Workflow>, Vec<String>) = (Vec::new(), Vec::new());
-        for path in self.workflow_paths()? {
+    pub(super) fn workflows_and_settings(&self, purpose: Purpose) -> Result<(Vec<Workflow>, Settings), Stop> {
+        let mut faults = Faults::default();
+        let read = self.read_workflows(purpose, &mut faults);
+        faults.told()?;
+        read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))
+    }
+
+    /// The same, with what is wrong in `faults`.
+    pub(super) fn read_workflows(&self, purpose: Purpose, faults: &mut Faults) -> Option<(Vec<Workflow>, Settings)> {
+        let (mut workflows, mut named): (Vec<(String, Workflow)>, Vec<Name>) = (Vec::new(), Vec::new());
+        let paths = self.workflow_paths().unwrap_or_else(|stop| {
+            faults.tell(stop);
+            Vec::new()
+        });
+        for path in paths {
             let shown = path.display().to_string();
-            let bytes = read_limited(&path).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
-            let workflow = check::load(&shown, &bytes, &known).map_err(Stop::usage)?;
-            if workflows.iter().any(|other| other.name() == workflow.name()) {
-                return Err(Stop::Usage(format!("{shown}: there is another workflow named {}", workflow.name())));
+            let bytes = match read_limited(&path) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    faults.tell(format_args!("{shown}: {error}"));
+                    continue;
+                }
+            };
+            match self.check_workflow(&path, &bytes, faults) {
+                Ok(workflow) => {
+                    named.extend(workflow.steps().iter().map(|step| step.agent().clone()));
+                    if let Some((other, _)) = workflows.iter().find(|(_, other)| other.name() == workflow.name()) {
+                        let (name, line) = (workflow.name(), workflow.line_of(None, "workflow.name").unwrap_or(1));
+                        faults.tell(format_args!(
+                            "{shown}:{line}: workflow.name = \"{name}\": is the name of {other} too"
+                        ));
+                    }
+                    workflows.push((shown, workflow));
+                }
+                Err(agents) => named.extend(agents),
             }
-            shown_paths.push(shown);
-            workflows.push(workflow);
         }
-        let steps = workflows.iter().flat_map(|workflow| workflow.steps().iter().map(|step| step.agent().clone()));
-        let named: Vec<Name> = steps.collect();
-        let settings = self.own_settings(named)?;
-        for (shown, workflow) in shown_paths.iter().zip(&workflows) {
-            check_steps(shown, workflow, &settings)?;
+        let examined = self.examine_own(named);
+        self.find_faults(&examined, purpose, faults);
+        for (shown, workflow) in &workflows {
+            check_steps(shown, workflow, &examined, faults);
         }
-        Ok((workflows, settings))
+        Some((workflows.into_iter().map(|(_, workflow)| workflow).collect(), examined.checked().ok()?))
     }
 
     fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {
@@ -252,6 +335,7 @@ fn bundled_folders() -> impl Iterator<Item = AgentFolder> {
             name: Name::try_new(agent.name).ok()?,
             origin: format!("built-in agents/{}", agent.name),
             files,
+            problem: None,
         })
     })
 }

@@ -15,7 +15,7 @@ use super::{
     exit::Stop,
     file_reach::FileGiver,
     loaded_files::{Layers, Look},
-    project::Project,
+    project::{Project, Purpose},
     say::say,
     serve_command::{check_reach, warn},
 };
@@ -210,7 +210,7 @@ async fn look_at(args: &ProjectArgs, before: &Look) -> Look {
 
 fn read(args: &ProjectArgs) -> Result<(Project, Vec<Workflow>, Settings), Stop> {
     let project = Project::read(args)?;
-    let (workflows, settings) = project.workflows_and_settings()?;
+    let (workflows, settings) = project.workflows_and_settings(Purpose::Serve)?;
     Ok((project, workflows, settings))
 }
 

@@ -5,8 +5,16 @@ use std::{io::Write as _, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 use futures_util::FutureExt as _;
 
 use super::{
-    args::RunArgs, assemble, call_log_file::CallLogFile, deferral, exit::Stop, input, progress::Progress,
-    project::Project, report, say::say,
+    args::RunArgs,
+    assemble,
+    call_log_file::CallLogFile,
+    deferral,
+    exit::Stop,
+    input,
+    progress::Progress,
+    project::{Project, Purpose},
+    report,
+    say::say,
 };
 use crate::{
     model::{
@@ -38,7 +46,7 @@ pub(super) async fn run(args: RunArgs) -> Result<(), Stop> {
 async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let deadline = args.deadline.as_deref().map(read_deadline).transpose()?;
     let project = Project::read(&args.project)?;
-    let (workflow, settings) = project.workflow_and_settings()?;
+    let (workflow, settings) = project.workflow_and_settings(Purpose::Run)?;
     let folder = args.input.clone().or_else(|| default_input(&project.folder));
     let input = input::read(&workflow, folder.as_deref(), &args.with, settings.limits, settings.run.places)?;
     for warning in &settings.warnings {

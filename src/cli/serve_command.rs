@@ -20,7 +20,7 @@ use super::{
     deferral,
     exit::Stop,
     file_reach::FileGiver,
-    project::Project,
+    project::{Project, Purpose},
     reloading::{self, Reasons, Reloading},
     say::say,
     serve_end::{Leaving, end},
@@ -72,7 +72,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     outlive_file_size_limit();
     let mut reasons = Reasons::watch(&args.project).await;
     let project = Project::read(&args.project)?;
-    let (workflows, mut settings) = project.workflows_and_settings()?;
+    let (workflows, mut settings) = project.workflows_and_settings(Purpose::Serve)?;
     if let Some(listen) = args.listen {
         settings.serve.listen = listen;
     }

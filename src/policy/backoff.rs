@@ -20,16 +20,26 @@ impl Backoff {
     ///
     /// Refused: a base of 0, a factor that is no finite number of at least 1, a cap below the base or below the floor.
     pub fn try_new(base: Duration, factor: f64, cap: Duration) -> Result<Self, InvalidSetting> {
+        match Self::check(base, factor, cap).into_iter().next() {
+            Some(invalid) => Err(invalid),
+            None => Ok(Self { base, factor, cap }),
+        }
+    }
+
+    /// Every rule that these would break.
+    pub fn check(base: Duration, factor: f64, cap: Duration) -> Vec<InvalidSetting> {
+        let mut broken = Vec::new();
         if base.is_zero() {
-            return Err(InvalidSetting::new("backoff", "0s", "must be longer than 0"));
+            broken.push(InvalidSetting::new("backoff", "0s", "must be longer than 0"));
         }
         if !factor.is_finite() || factor < 1.0 {
-            return Err(InvalidSetting::new("factor", factor, "must be a finite number of at least 1"));
+            broken.push(InvalidSetting::new("factor", factor, "must be a finite number of at least 1"));
         }
         if cap < base || cap < BACKOFF_FLOOR {
-            return Err(InvalidSetting::new("backoff_max", format!("{cap:?}"), "must be at least `backoff` and 50ms"));
+            let invalid = InvalidSetting::new("backoff_max", format!("{cap:?}"), "must be at least `backoff` and 50ms");
+            broken.push(if cap < BACKOFF_FLOOR { invalid } else { invalid.against(&["backoff"]) });
         }
-        Ok(Self { base, factor, cap })
+        broken
     }
 
     /// The longest wait before try `attempt` is repeated (0 = the first).

@@ -184,6 +184,8 @@ pub enum Unfit {
     WouldEvict,
     /// It is not there, or cannot do this kind of call.
     NotThere,
+    /// The call has been to each of its places before.
+    AskedBefore,
 }
 
 impl Unfit {
@@ -193,6 +195,7 @@ impl Unfit {
             Self::ContextTooSmall => "context_too_small",
             Self::WouldEvict => "would_evict",
             Self::NotThere => "not_there",
+            Self::AskedBefore => "asked_before",
         }
     }
 }

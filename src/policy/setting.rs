@@ -7,12 +7,24 @@ pub struct InvalidSetting {
     key: &'static str,
     value: String,
     rule: String,
+    against: &'static [&'static str],
 }
 
 impl InvalidSetting {
     /// Names the key, the value as it was given and the rule.
     pub fn new(key: &'static str, value: impl std::fmt::Display, rule: impl Into<String>) -> Self {
-        Self { key, value: value.to_string(), rule: rule.into() }
+        Self { key, value: value.to_string(), rule: rule.into(), against: &[] }
+    }
+
+    /// The same, by a rule between it and other settings. Where one of these is wrong by itself, this may only follow from that.
+    #[must_use]
+    pub fn against(self, others: &'static [&'static str]) -> Self {
+        Self { against: others, ..self }
+    }
+
+    /// The keys of the settings that it does not go together with; none where it is wrong by itself.
+    pub fn others(&self) -> &'static [&'static str] {
+        self.against
     }
 
     /// The key as in the configuration.

@@ -53,6 +53,8 @@ pub struct CallContext {
     pub ladder: LadderUse,
     /// Whether its feature and tenant must be known now, or were when it was let in.
     pub names: Names,
+    /// Models at their places (`provider/model`) that this call has been to: it goes to none of them again.
+    pub places_asked: Vec<Arc<str>>,
     /// So long it has stood in line before, for another agent that it was refused at: one call is one stay in line.
     pub waited: Duration,
 }

@@ -156,6 +156,11 @@ impl AgentCore {
         self.first == self.index
     }
 
+    /// Whether its model at its provider is one of these places. Services without models are told apart by their paths, not by these.
+    pub(crate) fn is_among(&self, places: &[Arc<str>]) -> bool {
+        self.settings.model.is_some() && places.contains(&self.target)
+    }
+
     /// One of its slots is taken. Metrics count up and down, so that nothing is asked of the lock that every call takes.
     pub(crate) fn show_taken(&self) {
         self.metrics.in_flight.increment(1.0);

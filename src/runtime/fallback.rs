@@ -97,7 +97,7 @@ impl AgentHandle {
             let permit = self.admit_as(context, parked, Held::Nothing)?;
             return Ok(Admitted { target: self.clone(), permit, route: None });
         }
-        Self::admit_on(Route::of(self), context, parked, None)
+        Self::admit_on(Route::of(self).without(&context.places_asked), context, parked, None)
     }
 
     /// The same for a call that was given every slot at `target` in the line.
@@ -112,7 +112,7 @@ impl AgentHandle {
             let permit = self.admit_as(context, parked, Held::All(seats))?;
             return Ok(Admitted { target: self.clone(), permit, route: None });
         }
-        let mut route = Route::of(self);
+        let mut route = Route::of(self).without(&context.places_asked);
         route.first(target);
         Self::admit_on(route, context, parked, Some(seats))
     }
@@ -248,6 +248,14 @@ impl Route {
             spent: Duration::ZERO,
             kept: None,
         }
+    }
+
+    /// Leaves out where the call has been before, unless that is everywhere.
+    fn without(mut self, places: &[Arc<str>]) -> Self {
+        if self.left.iter().any(|core| !core.is_among(places)) {
+            self.left.retain(|core| !core.is_among(places));
+        }
+        self
     }
 
     /// Asks `target` before all others.

@@ -17,7 +17,7 @@ use super::{
     metric,
     ports::{Asked, TokenEstimate},
     relay::Relay,
-    token_count::TokenCounter,
+    token_count::tokens_of,
 };
 use crate::{
     model::{
@@ -158,7 +158,7 @@ impl Descent {
         let mut climb = self.ladder.ladder.climb(self.front.name(), failure);
         let mut said = 0;
         loop {
-            let step = climb.next(|target| self.unfit(target));
+            let step = climb.next(|target| self.unfit(target, &story));
             for (agent, why) in climb.passed_over().iter().skip(said) {
                 story.passed_over(agent.as_str(), *why);
             }
@@ -193,8 +193,12 @@ impl Descent {
     }
 
     /// Why a lighter target cannot be asked.
-    fn unfit(&self, target: &LighterTarget) -> Option<Unfit> {
+    fn unfit(&self, target: &LighterTarget, story: &Story) -> Option<Unfit> {
         let Some(agent) = self.front.shared.agent(target.agent.as_str()) else { return Some(Unfit::NotThere) };
+        let asked = story.places();
+        if self.front.shared.targets_of(&agent).iter().all(|core| core.is_among(&asked)) {
+            return Some(Unfit::AskedBefore);
+        }
         if self.request.relay.is_some() && !agent.backend.relays() {
             return Some(Unfit::NotThere);
         }
@@ -233,6 +237,7 @@ impl Descent {
         if story.counted == CallIs::MovingOn {
             request.context.ladder = LadderUse::StandsIn;
         }
+        request.context.places_asked = story.places();
         // What no attempt took was waited.
         request.context.waited += shared.now().since(self.began).saturating_sub(story.spent);
         if let Some(relay) = &mut request.relay {
@@ -248,18 +253,6 @@ impl Descent {
             return Err(Envelope::new(ErrorCode::Internal, "there is no journal here to keep a call in"));
         };
         queue.put_off(&self.front, &self.request, story.cause, &story.first.envelope).await
-    }
-}
-
-fn tokens_of(value: &Value) -> u64 {
-    match value {
-        Value::String(text) if text.starts_with("data:") => 0,
-        Value::String(text) => TokenCounter::Letters.count(text),
-        Value::Array(items) => items.iter().map(tokens_of).sum(),
-        Value::Object(fields) => {
-            fields.iter().map(|(key, field)| TokenCounter::Letters.count(key) + tokens_of(field)).sum()
-        }
-        Value::Number(_) | Value::Bool(_) | Value::Null => 1,
     }
 }
 
@@ -284,6 +277,11 @@ impl Story {
         story
     }
 
+    /// Where the call has been.
+    fn places(&self) -> Vec<Arc<str>> {
+        self.tries.iter().map(|tried| Arc::from(&*tried.target)).collect()
+    }
+
     fn tried(&mut self, target: &str, envelope: &Envelope, status: Option<u16>) {
         self.tries.push(Try {
             target: target.into(),
@@ -298,7 +296,7 @@ impl Story {
         let code = match why {
             Unfit::ContextTooSmall => ErrorCode::TokenRequestTooLarge,
             Unfit::WouldEvict => ErrorCode::AgentWarming,
-            Unfit::NotThere => ErrorCode::NotFound,
+            Unfit::NotThere | Unfit::AskedBefore => ErrorCode::NotFound,
         };
         self.tried(agent, &Envelope::new(code, format!("not asked: {}", why.as_str())), None);
     }

@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use serde_json::Value;
 use tiktoken::{CoreBpe, encoding};
 
 use crate::model::reply::CountedBy;
@@ -167,6 +168,19 @@ pub(super) fn scale_up(tokens: u64, counted: u64, whole: u64) -> u64 {
 
 pub(super) fn as_count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// About so many tokens all texts of a value have; what is not text in it is not counted.
+pub(super) fn tokens_of(value: &Value) -> u64 {
+    match value {
+        Value::String(text) if text.starts_with("data:") => 0,
+        Value::String(text) => TokenCounter::Letters.count(text),
+        Value::Array(items) => items.iter().map(tokens_of).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, field)| TokenCounter::Letters.count(key) + tokens_of(field)).sum()
+        }
+        Value::Number(_) | Value::Bool(_) | Value::Null => 1,
+    }
 }
 
 #[cfg(test)]

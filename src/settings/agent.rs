@@ -13,11 +13,11 @@ use super::{
     breaker::{attempt_bound, never_slow, read_breaker, read_restart, read_retry},
     ladder::{LadderOf, ReadLadder, read_ladder},
     layers::merge,
-    node::{Layer, Node, Table, Value, key_path},
+    node::{Layer, Table, Value, key_path},
     ollama::{OLLAMA_KEYS, ONLY_OLLAMA, ProviderContext},
     problem::{Origin, Problem},
     provider::{Flavor, Kind, ProviderBackend, ReadProvider},
-    reader::Reader,
+    reader::{Fit, Reader},
     report::Report,
     targets::{ALONE, Target},
     warmth::{Askable, WARMTH_KEYS, fit_probe, read_warmth},
@@ -84,6 +84,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) provider: &'a ReadProvider,
     /// The provider's kind.
     pub(super) kind: Kind,
+    /// Whether that is known; else it is a guess, and nothing is refused for its sake.
+    pub(super) fit: Fit,
     pub(super) files: Files<'a>,
     /// The embedded agents that this program has.
     pub(super) twins: &'a [Name],
@@ -99,7 +101,8 @@ pub(super) fn read_agent(
 ) -> Agent {
     let kind = around.kind;
     let table = over_defaults(own, around.defaults, kind);
-    let mut reader = Reader::new(&table, place, &key_path("agents", name.as_str()), "defaults", report);
+    let mut reader =
+        Reader::new(&table, place, &key_path("agents", name.as_str()), "defaults", report).fitting(around.fit);
     let provider = around.provider.provider.settings.name.clone();
     reader.node("provider");
     reader.explain("provider", provider.as_str());
@@ -110,11 +113,11 @@ pub(super) fn read_agent(
     reader.explain("slots", slots.to_string());
     let timeouts = read_timeouts(&mut reader, kind, around.provider.connect_timeout);
     let slow_by = read_slow_by(&mut reader, kind);
-    let askable = askable(&reader, kind);
+    let askable = if around.fit == Fit::Known { askable(&reader, kind) } else { Askable::HealthAndModel };
     let breaker = read_agent_breaker(&mut reader, slow_by, &timeouts, askable);
     let retry = read_retry(reader.table("retry"));
     let restart = read_restart(reader.table("restart"));
-    let model = read_model_name(&mut reader, kind, around.provider);
+    let model = read_model_name(&mut reader, kind, around);
     let backend = match kind {
         Kind::Embedded => AgentBackend::Embedded { twin: read_twin(&mut reader, name, around.twins) },
         Kind::Http => {
@@ -180,7 +183,7 @@ pub(super) fn read_defaults(defaults: &Table, place: Origin, report: &mut Report
     read_restart(reader.table("restart"));
     read_warmth(&mut reader, Kind::OpenAi, WarmthSettings::default());
     reader.finish(&LATER);
-    report.problems.append(&mut aside.problems);
+    report.tell_all(aside.take_problems().0);
 }
 
 fn read_timeouts(reader: &mut Reader<'_, '_>, kind: Kind, connect: Duration) -> Timeouts {
@@ -256,6 +259,8 @@ fn read_agent_breaker(
     timeouts: &Timeouts,
     askable: Askable,
 ) -> BreakerSettings {
+    let fit = reader.fit();
+    let bound_is_sound = ["timeout", "call_timeout", "first_token"].iter().all(|key| reader.is_sound(key));
     let mut table = reader.table("breaker");
     let is_written = table.is_given("slow_call");
     let slow_call = table.problem("slow_call", "");
@@ -267,12 +272,13 @@ fn read_agent_breaker(
             attempt_bound(timeouts).min(timeouts.first_token.unwrap_or(Duration::MAX))
         }
     };
-    if breaker.slow_call < bound {
+    let is_judged = fit == Fit::Known && bound_is_sound && table.is_sound("slow_call");
+    if breaker.slow_call < bound || !is_judged {
         return breaker;
     }
     let rule = never_slow(breaker.slow_call, bound);
     match slow_by {
-        SlowBy::Total if is_written => reader.report.problems.push(Problem { rule, ..slow_call }),
+        SlowBy::Total if is_written => reader.report.tell(Problem { rule, ..slow_call }),
         // The threshold was nobody's choice: the short timeout may well be meant.
         _ => reader.report.warnings.push(Problem { rule, ..slow_call }),
     }
@@ -280,7 +286,8 @@ fn read_agent_breaker(
 }
 
 /// The agent's own model, else its provider's, which knows its server better than a manifest does.
-fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, provider: &ReadProvider) -> Option<String> {
+fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, around: &Surroundings<'_>) -> Option<String> {
+    let provider = around.provider;
     if kind == Kind::Embedded {
         reader.unfit(&["model"], "is not for embedded agents");
         return None;
@@ -297,11 +304,14 @@ fn read_model_name(reader: &mut Reader<'_, '_>, kind: Kind, provider: &ReadProvi
         Some(model) => reader.explain("model", model),
         None => {
             let needs_model = kind.has_models() && provider.flavor != Flavor::LlamaCpp;
-            if needs_model && provider.is_sound && !reader.is_given("model") {
-                let name = &provider.provider.settings.name;
-                let rule =
-                    format!("must be set, here or as {}", key_path(&key_path("providers", name.as_str()), "model"));
-                reader.refuse("model", rule);
+            let path = key_path("providers", provider.provider.settings.name.as_str());
+            let may_be_there = ["model", "flavor"].iter().any(|key| !reader.report.is_sound(&key_path(&path, key)));
+            if needs_model && around.fit == Fit::Known && !may_be_there && !reader.is_given("model") {
+                reader.refuse_without(
+                    &["model"],
+                    "model",
+                    format!("must be set, here or as {}", key_path(&path, "model")),
+                );
             }
         }
     }
@@ -315,19 +325,22 @@ fn read_model_names(reader: &mut Reader<'_, '_>, kind: Kind) -> Vec<String> {
         return Vec::new();
     }
     let Some(node) = reader.node("model_names") else { return Vec::new() };
-    let name = |node: &Node| match &node.value {
-        Value::Text(text) if (1..=MODEL_NAME_BYTES_MAX).contains(&text.len()) => Some(text.clone()),
-        _ => None,
+    let list = match &node.value {
+        Value::List(list) if list.len() <= MODEL_NAMES_MAX => list,
+        _ => {
+            reader.refuse("model_names", "must be a list of at most 64 texts of 1 to 256 bytes");
+            return Vec::new();
+        }
     };
-    let names: Option<Vec<String>> = match &node.value {
-        Value::List(list) if list.len() <= MODEL_NAMES_MAX => list.iter().map(name).collect(),
-        _ => None,
-    };
-    match &names {
-        Some(names) => reader.explain("model_names", names.join(", ")),
-        None => reader.refuse("model_names", "must be a list of at most 64 texts of 1 to 256 bytes"),
+    let mut names = Vec::new();
+    for (at, node) in list.iter().enumerate() {
+        match &node.value {
+            Value::Text(text) if (1..=MODEL_NAME_BYTES_MAX).contains(&text.len()) => names.push(text.clone()),
+            _ => reader.refuse_entry("model_names", at, node, "must be a text of 1 to 256 bytes"),
+        }
     }
-    names.unwrap_or_default()
+    reader.explain("model_names", names.join(", "));
+    names
 }
 
 fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {
@@ -342,6 +355,9 @@ fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {
         return twin.clone();
     }
     let key = if reader.is_given("embedded") { "embedded" } else { "provider" };
+    if !reader.is_sound("embedded") {
+        return name.clone();
+    }
     reader.refuse(key, format!("there is no embedded agent `{named}`; there are: {}", known()));
     name.clone()
 }

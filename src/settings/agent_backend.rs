@@ -141,7 +141,7 @@ pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>, kept: O
     let prompt = read_file(reader, "prompt", PROMPT, files).and_then(|file| {
         let (text, problem) = file.text();
         let problem = problem.or_else(|| template_problem(&file, &text));
-        reader.report.problems.extend(problem);
+        reader.report.tell_all(problem);
         Some(text).filter(|text| !text.is_empty())
     });
     let system = reader.text("system").map(str::to_owned);
@@ -247,13 +247,13 @@ fn read_schema(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> Option<Json> {
         Ok(schema) => {
             if let Err(error) = jsonschema::validator_for(&schema) {
                 let said: String = error.to_string().chars().take(300).collect();
-                reader.report.problems.push(problem(0, format!("is no JSON Schema: {said}")));
+                reader.report.tell(problem(0, format!("is no JSON Schema: {said}")));
             }
             Some(schema)
         }
         Err(error) => {
             let line = u32::try_from(error.line()).unwrap_or(0);
-            reader.report.problems.push(problem(line, format!("is no JSON: {error}")));
+            reader.report.tell(problem(line, format!("is no JSON: {error}")));
             None
         }
     }

@@ -8,7 +8,6 @@ use crate::{
         backoff::Backoff,
         breaker::settings::{BreakerSettings, HalfOpenBy, HalfOpenEnd, HalfOpenFrom, Mode, Probe, WindowKind},
         retry_settings::RetrySettings,
-        setting::InvalidSetting,
     },
     runtime::settings::{RestartSettings, Timeouts},
 };
@@ -21,13 +20,8 @@ pub(super) const RESTARTS_MAX: u64 = 1_000;
 /// How a half-open breaker can be tried.
 const PROBES: [(&str, Probe); 3] = [("off", Probe::Off), ("health", Probe::Health), ("request", Probe::Request)];
 
-/// Which key a broken rule is about as well: blamed where the key itself was left at its default.
-const RELATED: [(&str, &str); 4] =
-    [("calls_min", "window_calls"), ("trials", "window_calls"), ("open_max", "open"), ("backoff_max", "backoff")];
-
 /// Reads a breaker's table over `defaults`.
 pub(super) fn read_breaker(mut reader: Reader<'_, '_>, defaults: &BreakerSettings) -> BreakerSettings {
-    let broken_before = reader.report.problems.len();
     let breaker = BreakerSettings {
         window: read_window(&mut reader, defaults.window),
         calls_min: reader.count("calls_min", defaults.calls_min),
@@ -75,10 +69,7 @@ pub(super) fn read_breaker(mut reader: Reader<'_, '_>, defaults: &BreakerSetting
         ),
         probe: reader.choice("probe", defaults.probe, &PROBES, &[]),
     };
-    // Rules between keys are only asked once each key for itself is right: else one slip would be told three times.
-    if reader.report.problems.len() == broken_before {
-        refuse_all(&mut reader, &breaker.check());
-    }
+    reader.refuse_broken(&breaker.check());
     reader.finish(&[]);
     breaker
 }
@@ -99,33 +90,9 @@ fn read_window(reader: &mut Reader<'_, '_>, default: WindowKind) -> WindowKind {
     }
 }
 
-/// Puts broken rules of the policy to the lines that broke them.
-fn refuse_all(reader: &mut Reader<'_, '_>, broken: &[InvalidSetting]) {
-    for invalid in broken {
-        let key = invalid.key();
-        if reader.is_given(key) {
-            reader.refuse(key, invalid.rule());
-            continue;
-        }
-        let related = RELATED.iter().find(|(one, other)| *one == key && reader.is_given(other));
-        let Some((_, related)) = related else {
-            reader.refuse(key, format!("{} (default {})", invalid.rule(), invalid.value()));
-            continue;
-        };
-        // A related key that broke a rule of its own says enough.
-        if !broken.iter().any(|other| other.key() == *related) {
-            reader.refuse(
-                related,
-                format!("does not fit {key} = {} (default), which {}", invalid.value(), invalid.rule()),
-            );
-        }
-    }
-}
-
 /// Reads a retry table over `defaults`.
 pub(super) fn read_retry(mut reader: Reader<'_, '_>) -> RetrySettings {
     let defaults = RetrySettings::default();
-    let broken_before = reader.report.problems.len();
     let attempts_max = reader.count("attempts_max", defaults.attempts_max);
     let base = reader.duration("backoff", Duration::from_millis(500));
     let factor = reader.number("factor", 2.0);
@@ -139,14 +106,11 @@ pub(super) fn read_retry(mut reader: Reader<'_, '_>) -> RetrySettings {
         budget_min: reader.count("budget_min", defaults.budget_min),
         budget_window: reader.duration("budget_window", defaults.budget_window),
     };
-    if reader.report.problems.len() == broken_before {
-        let mut broken = retry.check();
-        match Backoff::try_new(base, factor, cap) {
-            Ok(backoff) => retry.backoff = backoff,
-            Err(invalid) => broken.push(invalid),
-        }
-        refuse_all(&mut reader, &broken);
+    if let Ok(backoff) = Backoff::try_new(base, factor, cap) {
+        retry.backoff = backoff;
     }
+    reader.refuse_broken(&retry.check());
+    reader.refuse_broken(&Backoff::check(base, factor, cap));
     reader.finish(&[]);
     retry
 }

@@ -3,6 +3,7 @@
 
 use super::{
     agent::Agent, agent_backend::AgentBackend, node::key_path, problem::Problem, provider::Provider, report::Report,
+    roster::is_placed,
 };
 use crate::{
     model::name::Name,
@@ -17,11 +18,12 @@ pub(super) fn check_budgets(
     report: &mut Report,
 ) {
     let mut problems = Vec::new();
-    let everywhere = least_of(agents.iter());
+    let everywhere = least_of(agents.iter(), report);
     for provider in providers {
         let name = &provider.settings.name;
         let path = key_path("providers", name.as_str());
-        let least = least_of(agents.iter().filter(|agent| leans_on(agent, name)));
+        let may_lean = |agent: &&Agent| leans_on(agent, name) || !is_placed(agent, report);
+        let least = least_of(agents.iter().filter(may_lean), report);
         problems.extend(too_small(&path, provider.settings.rates, least, "", report));
     }
     for feature in &settings.features {
@@ -42,13 +44,18 @@ pub(super) fn check_budgets(
             problems.extend(too_small(&path, cell, everywhere, &times, report));
         }
     }
-    report.problems.append(&mut problems);
+    report.tell_all(problems);
 }
 
 /// The least that any of these agents asks for, with its name; `None` if that is not known of all that use a model, or none does.
-fn least_of<'a>(agents: impl Iterator<Item = &'a Agent>) -> Option<(&'a Name, u64)> {
+fn least_of<'a>(agents: impl Iterator<Item = &'a Agent>, report: &Report) -> Option<(&'a Name, u64)> {
     let mut least: Option<(&Name, u64)> = None;
     for agent in agents {
+        let path = key_path("agents", agent.settings.name.as_str());
+        let is_http = matches!(agent.backend, AgentBackend::Http(_));
+        if !report.is_sound(&key_path(&path, "max_output_tokens")) || (is_http && !is_placed(agent, report)) {
+            return None;
+        }
         let AgentBackend::Model(model) = &agent.backend else { continue };
         let tokens = u64::from(model.max_output_tokens?);
         if least.is_none_or(|(_, known)| tokens < known) {
@@ -66,6 +73,9 @@ fn too_small(path: &str, rates: Rates, least: Option<(&Name, u64)>, times: &str,
     let (agent, asked) = least?;
     let tokens = rates.tokens_per_minute.filter(|tokens| *tokens < asked && rates.tokens != CountedTokens::Input)?;
     let key = key_path(path, "tokens_per_minute");
+    if !report.is_sound(&key_path(path, "tokens")) {
+        return None;
+    }
     let rule = format!(
         "{times} is less than one answer may have (agents.{agent}.max_output_tokens = {asked}): nothing would pass"
     );

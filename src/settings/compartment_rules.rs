@@ -4,12 +4,23 @@
 use std::collections::BTreeMap;
 
 use super::{
-    agent::Agent, budget_rules::check_budgets, compartments::check_tenants, keys::KeySettings, node::key_path,
-    problem::Problem, provider::Provider, report::Report, whole::divided,
+    agent::Agent,
+    budget_rules::check_budgets,
+    compartments::{STRANGERS_NAME, check_tenants},
+    guards::most_slots,
+    keys::KeySettings,
+    node::key_path,
+    problem::Problem,
+    provider::Provider,
+    report::Report,
+    whole::divided,
 };
 use crate::{
     model::name::Name,
-    policy::compartment::settings::{CompartmentSettings, Rates, TenantSettings},
+    policy::compartment::{
+        known_tenants::SHARED_TENANT,
+        settings::{CompartmentSettings, Rates, TenantSettings, UnknownTenant},
+    },
 };
 
 /// Applies every rule between compartments and the rest.
@@ -21,9 +32,9 @@ pub(super) fn check_compartments(
     report: &mut Report,
 ) {
     let mut problems = Vec::new();
-    check_tenants(settings, |key| report.origin_of(key), &mut problems);
+    check_tenants(settings, report, &mut problems);
     check_keys_of(settings, keys, report, &mut problems);
-    report.problems.append(&mut problems);
+    report.tell_all(problems);
     for feature in &mut settings.features {
         let path = key_path("features", feature.name.as_str());
         feature.slots = feature.slots.map(|slots| divided(slots, &key_path(&path, "slots"), instances, report));
@@ -40,7 +51,7 @@ pub(super) fn check_compartments(
     }
     let mut problems = Vec::new();
     check_feature_shares(settings, providers, report, &mut problems);
-    report.problems.append(&mut problems);
+    report.tell_all(problems);
     check_budgets(settings, providers, agents, report);
 }
 
@@ -50,6 +61,7 @@ pub(super) fn divide_rates(rates: &mut Rates, path: &str, instances: u32, report
     rates.requests_per_minute =
         requests.map(|most| divided(most, &key_path(path, "requests_per_minute"), instances, report));
     if instances > 1
+        && report.is_sound(&key_path(path, "tokens_per_minute"))
         && let Some(tokens) = &mut rates.tokens_per_minute
     {
         *tokens = (*tokens / u64::from(instances)).max(1);
@@ -74,21 +86,27 @@ fn check_feature_shares(
         let path = key_path("features", feature.name.as_str());
         for (name, slots) in &feature.guaranteed {
             let key = key_path(&key_path(&path, "guaranteed"), name.as_str());
-            if feature.slots.is_some_and(|most| *slots > most) {
-                problem(key.clone(), *slots, format!("is more than {}", key_path(&path, "slots")));
+            let own = key_path(&path, "slots");
+            if feature.slots.is_some_and(|most| *slots > most) && report.is_sound(&own) {
+                problem(key.clone(), *slots, format!("is more than {own}"));
             }
-            match providers.iter().find(|known| known.settings.name == *name).map(|known| known.settings.slots) {
+            let there = key_path("providers", name.as_str());
+            if !report.is_sound(&key_path(&there, "slots")) || !report.is_whole(&key_path(&there, "adaptive")) {
+                continue;
+            }
+            match providers.iter().find(|known| known.settings.name == *name).map(|known| most_slots(&known.settings)) {
                 None => problem(key, *slots, "names no provider".to_owned()),
                 Some(None) => {
-                    let needed = key_path(&key_path("providers", name.as_str()), "slots");
-                    problem(key, *slots, format!("means nothing without {needed}"));
+                    problem(key, *slots, format!("means nothing without {there}.slots or {there}.adaptive"));
                 }
                 Some(Some(_)) => *sums.entry(name).or_default() += u64::from(*slots),
             }
         }
     }
     for Provider { settings: provider, .. } in providers {
-        let Some(slots) = provider.slots else { continue };
+        let path = key_path("providers", provider.name.as_str());
+        let is_sound = report.is_sound(&key_path(&path, "slots")) && report.is_whole(&key_path(&path, "adaptive"));
+        let Some((slots, path)) = most_slots(provider).filter(|_| is_sound) else { continue };
         let of_agents: u64 = provider.guaranteed.iter().map(|(_, slots)| u64::from(*slots)).sum();
         let of_features = sums.get(&provider.name).copied().unwrap_or(0);
         let of_classes: u64 = settings.classes.shares_of(slots).iter().map(|share| u64::from(share.slots)).sum();
@@ -98,7 +116,7 @@ fn check_feature_shares(
             let rule = format!(
                 "is too few: {sum} of them are kept ({of_agents} for agents, {of_features} for features, {of_classes} for classes)"
             );
-            problem(key_path(&key_path("providers", provider.name.as_str()), "slots"), slots, rule);
+            problem(path, slots, rule);
         }
     }
 }
@@ -115,24 +133,43 @@ fn check_keys_of(
         let value = Some(format!("{:?}", name.as_str()));
         problems.push(Problem { origin: report.origin_of(&key), key, value, rule: rule.to_owned() });
     };
+    let counts_strangers = settings.unknown_tenant != UnknownTenant::Refused;
     for key in keys {
         let path = key_path("keys", key.name.as_str());
-        if !settings.features.is_empty() {
-            let is_strange = |name: &&Name| !settings.features.iter().any(|feature| feature.name == **name);
-            for name in key.feature.iter().filter(is_strange) {
-                refuse(&path, "feature", name, "must be one of [features]");
+        let is_strange = |name: &Name| {
+            let may_be = !report.is_sound(&key_path("features", name.as_str()));
+            let is_known = settings.features.is_empty() || settings.features.iter().any(|known| known.name == *name);
+            !may_be && !is_known
+        };
+        let is_among = |name: &Name| key.features.as_ref().is_none_or(|features| features.contains(name));
+        for name in key.features.iter().flatten().filter(|name| is_strange(name)) {
+            refuse(&path, "features", name, "must be one of [features]");
+        }
+        match &key.feature {
+            Some(name) if is_strange(name) => refuse(&path, "feature", name, "must be one of [features]"),
+            Some(name) if !is_among(name) && report.is_whole(&key_path(&path, "features")) => {
+                refuse(&path, "feature", name, "is not among `features`");
             }
-            for name in key.features.iter().flatten().filter(is_strange) {
-                refuse(&path, "features", name, "must be one of [features]");
-            }
+            _ => {}
+        }
+        if let Some(tenant) = key.tenant.as_ref().filter(|tenant| tenant.as_str() == SHARED_TENANT)
+            && counts_strangers
+        {
+            refuse(&path, "tenant", tenant, STRANGERS_NAME);
+            continue;
         }
         let Some(tier) = key.tier.as_ref().filter(|_| !settings.tiers.is_empty()) else { continue };
+        if !report.is_sound(&key_path("tiers", tier.as_str())) {
+            continue;
+        }
         if !settings.tiers.iter().any(|known| known.name == *tier) {
             refuse(&path, "tier", tier, "must be one of [tiers]");
             continue;
         }
         let Some(tenant) = &key.tenant else { continue };
         match settings.tenants.iter().find(|known| known.name == *tenant) {
+            // One that is of no tier that is there is told where it stands.
+            Some(known) if !settings.tiers.iter().any(|tier| tier.name == known.tier) => {}
             Some(known) if known.tier != *tier => {
                 refuse(&path, "tier", tier, &format!("tenant {tenant} is of tier {} elsewhere", known.tier));
             }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{
     node::{Node, Table, key_path},
-    problem::{Origin, Problem},
+    problem::Problem,
     reader::Reader,
+    report::Report,
 };
 use crate::{
     model::name::Name,
@@ -27,6 +28,9 @@ const TOKENS_PER_MINUTE_MAX: u64 = 1_000_000_000_000;
 const REQUESTS_PER_MINUTE_MAX: u64 = 100_000_000;
 /// The most tenants that a configuration names.
 const TENANTS_NAMED_MAX: usize = 100_000;
+/// Why nobody may bear the name of strangers.
+pub(super) const STRANGERS_NAME: &str =
+    "tenants that are not known are counted under this name (compartments.unknown_tenant)";
 /// Tables of features that come later.
 const FEATURE_LATER: [&str; 1] = ["stage"];
 
@@ -50,15 +54,21 @@ fn read_rules(root: &mut Reader<'_, '_>, mut settings: CompartmentSettings) -> C
                 reader.explain("unknown_feature", name);
                 settings.unknown_feature = UnknownFeature::Is(feature.name.clone());
             }
-            None => reader.refuse("unknown_feature", "must be \"refuse\" or one of [features]"),
+            None if reader.report.is_sound(&key_path("features", name)) => {
+                reader.refuse("unknown_feature", "must be \"refuse\" or one of [features]");
+            }
+            None => reader.report.doubt(reader.full_key("unknown_feature")),
         },
     }
     let tier = reader.text("tier").map(str::to_owned);
     let tier = tier.and_then(|name| {
         let found = settings.tiers.iter().find(|tier| tier.name.as_str() == name).map(|tier| tier.name.clone());
         match &found {
-            Some(_) => reader.explain("tier", name),
-            None => reader.refuse("tier", "must be one of [tiers]"),
+            Some(_) => reader.explain("tier", name.as_str()),
+            None if reader.report.is_sound(&key_path("tiers", &name)) => {
+                reader.refuse("tier", "must be one of [tiers]")
+            }
+            None => {}
         }
         found
     });
@@ -73,8 +83,11 @@ fn read_rules(root: &mut Reader<'_, '_>, mut settings: CompartmentSettings) -> C
         (0, None) => UnknownTenant::Refused,
         (_, _) => {
             if !reader.is_given("tier") {
-                reader.refuse("unknown_tenant", "needs compartments.tier: the tier of tenants that are not known");
+                let rule = "needs compartments.tier: the tier of tenants that are not known";
+                reader.refuse_without(&["tier"], "unknown_tenant", rule);
             }
+            // Whom it would let in is not known.
+            reader.report.doubt(reader.full_key("unknown_tenant"));
             UnknownTenant::Refused
         }
     };
@@ -104,7 +117,7 @@ fn read_each<T>(
             Ok((name, table)) => {
                 found.extend(read(name, Reader::new(table, node.origin.clone(), &path, "", root.report)));
             }
-            Err(problem) => root.report.problems.push(problem),
+            Err(problem) => root.report.tell(problem),
         }
     }
     found
@@ -132,6 +145,9 @@ fn read_feature(name: Name, mut reader: Reader<'_, '_>) -> FeatureSettings {
         } else {
             reader.refuse("ratio", "must be a share above 0, at most 1");
         }
+    } else {
+        reader.know(&["ratio"]);
+        reader.explain("ratio", "none");
     }
     let mut table = reader.table("guaranteed");
     for (provider, slots) in table.open_entries(0, u64::from(SLOTS_MAX)) {
@@ -168,7 +184,9 @@ fn read_tenant(name: Name, mut reader: Reader<'_, '_>) -> Option<TenantSettings>
             None
         }
         None => {
-            reader.refuse("tier", "must be set: one of [tiers]");
+            if !reader.is_given("tier") {
+                reader.refuse_without(&["tier"], "tier", "must be set: one of [tiers]");
+            }
             None
         }
     };
@@ -187,9 +205,7 @@ pub(super) fn read_rates(reader: &mut Reader<'_, '_>) -> Rates {
     let tokens_per_minute = reader.whole("tokens_per_minute", 1, TOKENS_PER_MINUTE_MAX);
     reader.explain("tokens_per_minute", tokens_per_minute.map_or_else(|| "no cap".to_owned(), |most| most.to_string()));
     let requests = reader.whole("requests_per_minute", 1, REQUESTS_PER_MINUTE_MAX);
-    if let Some(requests) = requests {
-        reader.explain("requests_per_minute", requests.to_string());
-    }
+    reader.explain("requests_per_minute", requests.map_or_else(|| "no cap".to_owned(), |most| most.to_string()));
     let words = [("both", CountedTokens::Both), ("input", CountedTokens::Input), ("output", CountedTokens::Output)];
     let tokens = reader.choice("tokens", CountedTokens::Both, &words, &[]);
     if reader.is_given("tokens") && tokens_per_minute.is_none() {
@@ -208,23 +224,24 @@ fn read_max_wait(reader: &mut Reader<'_, '_>) -> Duration {
 }
 
 /// Tenants must be of a tier that is there, and none may have the name under which strangers are counted: it would be one of them.
-pub(super) fn check_tenants(
-    settings: &CompartmentSettings,
-    origin: impl Fn(&str) -> Origin,
-    problems: &mut Vec<Problem>,
-) {
+pub(super) fn check_tenants(settings: &CompartmentSettings, report: &Report, problems: &mut Vec<Problem>) {
     let counts_strangers = settings.unknown_tenant != UnknownTenant::Refused;
     for tenant in &settings.tenants {
         if counts_strangers && tenant.name.as_str() == SHARED_TENANT {
             let (key, value) = (key_path("tenants", tenant.name.as_str()), None);
-            let rule =
-                "tenants that are not known are counted under this name (compartments.unknown_tenant)".to_owned();
-            problems.push(Problem { origin: origin(&key_path(&key, "tier")), key, value, rule });
+            let rule = STRANGERS_NAME.to_owned();
+            problems.push(Problem { origin: report.origin_of(&key_path(&key, "tier")), key, value, rule });
         }
-        if !settings.tiers.iter().any(|tier| tier.name == tenant.tier) {
+        let is_known = settings.tiers.iter().any(|tier| tier.name == tenant.tier);
+        if !is_known && report.is_sound(&key_path("tiers", tenant.tier.as_str())) {
             let key = key_path(&key_path("tenants", tenant.name.as_str()), "tier");
             let value = Some(format!("{:?}", tenant.tier.as_str()));
-            problems.push(Problem { origin: origin(&key), key, value, rule: "must be one of [tiers]".to_owned() });
+            problems.push(Problem {
+                origin: report.origin_of(&key),
+                key,
+                value,
+                rule: "must be one of [tiers]".to_owned(),
+            });
         }
     }
 }
@@ -344,7 +361,7 @@ tenants_max = 500
         let error = Given::config(&config("", 1, 1)).load().unwrap_err().to_string();
         assert_eq!(
             error,
-            "w.toml:5: features.chat.guaranteed.local = 1: means nothing without providers.local.slots\nw.toml:7: features.batch.guaranteed.local = 1: means nothing without providers.local.slots"
+            "w.toml:5: features.chat.guaranteed.local = 1: means nothing without providers.local.slots or providers.local.adaptive\nw.toml:7: features.batch.guaranteed.local = 1: means nothing without providers.local.slots or providers.local.adaptive"
         );
     }
 

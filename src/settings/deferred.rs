@@ -79,7 +79,7 @@ pub(super) fn read_deferred(root: &mut Reader<'_, '_>, folder: &Path) -> Deferre
         reader.refuse("jitter", "must be a share from 0 to 1");
     }
     let classes = CLASSES.map(|class| (class, class));
-    let priority = reader.choice_of("priority", &classes, &[]).unwrap_or("background");
+    let priority = reader.choice("priority", "background", &classes, &[]);
     let (push, webhook) = read_webhook(&mut reader, folder);
     reader.finish(&[]);
     let settings = DeferredSettings {
@@ -105,8 +105,10 @@ fn read_webhook(reader: &mut Reader<'_, '_>, folder: &Path) -> (PushSettings, Op
     }
     let mut table = reader.table("webhook");
     let attempts = table.whole("attempts_max", 1, ATTEMPTS_MAX).and_then(|most| u32::try_from(most).ok());
+    let attempts_max = attempts.unwrap_or(usual.attempts_max);
+    table.explain("attempts_max", attempts_max.to_string());
     let push = PushSettings {
-        attempts_max: attempts.unwrap_or(usual.attempts_max),
+        attempts_max,
         backoff: table.duration("backoff", usual.backoff),
         backoff_max: table.duration("backoff_max", usual.backoff_max).max(Duration::from_secs(1)),
         timeout: table.duration("timeout", usual.timeout),
@@ -116,11 +118,15 @@ fn read_webhook(reader: &mut Reader<'_, '_>, folder: &Path) -> (PushSettings, Op
     let features = read_urls(&mut table, "features");
     let tenants = read_urls(&mut table, "tenants");
     if url.is_none() && features.is_empty() && tenants.is_empty() && !table.is_given("url") {
-        table.refuse("url", "must be set, here or by feature or tenant");
+        table.refuse_without(&["url", "features", "tenants"], "url", "must be set, here or by feature or tenant");
     }
     let secret = read_secret(&mut table, folder, ["secret", "secret_env", "secret_file"]);
     if secret.is_none() && !table.is_given("secret_env") && !table.is_given("secret_file") {
-        table.refuse("secret_env", "must be set, or secret_file: what is told is signed");
+        table.refuse_without(
+            &["secret_env", "secret_file"],
+            "secret_env",
+            "must be set, or secret_file: what is told is signed",
+        );
     }
     table.finish(&[]);
     (push, secret.map(|secret| WebhookTable { secret, private_names, url, features, tenants }))

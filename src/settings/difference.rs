@@ -116,7 +116,8 @@ fn needs_restart(key: &str) -> bool {
     of_table || KEYS_NEED_RESTART.iter().any(is_below)
 }
 
-fn digits_of(text: &str) -> String {
+/// Enough of a text's hash to tell it from another text.
+pub(super) fn digits_of(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes())).chars().take(DIGITS).collect()
 }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     model::{name::Name, nearest::hint},
     policy::{
-        compartment::settings::{CompartmentSettings, UnknownFeature, UnknownTenant},
+        compartment::settings::{CompartmentSettings, UnknownTenant},
         ladder::Rung,
     },
     runtime::ladders::Ladders,
@@ -56,30 +56,43 @@ pub(super) fn check_effects(root: &Table, parts: Parts<'_>, sources: &Sources<'_
 fn check_webhook(whole: &Whole<'_>, report: &mut Report) {
     let Some(webhook) = &whole.deferred.webhook else { return };
     let Whole { compartments, keys, .. } = whole;
-    let mut refuse = |key: &str, names: &BTreeSet<&str>, name: &str, section: &str| {
-        if names.contains(name) {
-            return;
-        }
-        let key = key_path(key, name);
-        let rule =
-            format!("must be one of {section}: nobody else's calls are put off{}", hint(name, names.iter().copied()));
-        report.problems.push(problem_at(whole.root, key, rule));
-    };
+    let mut strange = Vec::new();
     // Where nobody is counted by feature, each name is somebody's.
-    if !compartments.features.is_empty() && compartments.unknown_feature == UnknownFeature::Refused {
+    if !compartments.features.is_empty() {
         let known: BTreeSet<&str> = compartments.features.iter().map(|feature| feature.name.as_str()).collect();
-        for name in webhook.features.keys() {
-            refuse("deferred.webhook.features", &known, name.as_str(), "[features]");
-        }
+        strange.extend(strangers(webhook.features.keys(), &known, "features", "[features]"));
     }
-    if !compartments.tiers.is_empty() && compartments.unknown_tenant == UnknownTenant::Refused {
+    let tenants_are_known = compartments.unknown_tenant == UnknownTenant::Refused
+        && report.is_sound("compartments.unknown_tenant")
+        && names_below(whole.root, "keys").all(|name| report.is_sound(&key_path(&key_path("keys", name), "tenant")))
+        && !compartments.tiers.is_empty();
+    if tenants_are_known {
         let known = compartments.tenants.iter().map(|tenant| tenant.name.as_str());
         let known: BTreeSet<&str> =
             known.chain(keys.iter().filter_map(|key| key.tenant.as_ref().map(Name::as_str))).collect();
-        for name in webhook.tenants.keys() {
-            refuse("deferred.webhook.tenants", &known, name.as_str(), "[tenants], or a key's tenant");
-        }
+        strange.extend(strangers(webhook.tenants.keys(), &known, "tenants", "[tenants], or a key's tenant"));
     }
+    strange.retain(|(section, name, _)| report.is_sound(&key_path(section, name)));
+    for (section, name, rule) in strange {
+        let key = key_path(&key_path("deferred.webhook", section), &name);
+        report.tell(problem_at(whole.root, key, rule));
+    }
+}
+
+/// Which of `names` are none of those known, each with its section and what is said of it.
+fn strangers<'n>(
+    names: impl Iterator<Item = &'n Name>,
+    known: &BTreeSet<&str>,
+    section: &'static str,
+    among: &str,
+) -> Vec<(&'static str, String, String)> {
+    let strange = names.map(Name::as_str).filter(|name| !known.contains(name));
+    let told = strange.map(|name| {
+        let near = hint(name, known.iter().copied());
+        let rule = format!("must be one of {among}: nobody else's calls are put off{near}");
+        (section, name.to_owned(), rule)
+    });
+    told.collect()
 }
 
 /// A rung of a feature that answers by what agents have needs one that has it.
@@ -95,11 +108,18 @@ fn check_feature_rungs(whole: &Whole<'_>, report: &mut Report) {
         for (rung, key, own) in
             [(Rung::Default, "default", ladder.default.is_some()), (Rung::Lighter, "lighter", false)]
         {
-            if ladder.rungs.iter().any(|rule| rule.rung == rung) && !own && !has(key) {
-                let path = key_path(&key_path(&key_path("features", feature.as_str()), "ladder"), "rungs");
+            let ladder_path = key_path(&key_path("features", feature.as_str()), "ladder");
+            // One that is misspelt, or wrong, is one.
+            let agents_may_have = names_below(whole.root, "agents").any(|name| {
+                let path = key_path(&key_path(&key_path("agents", name), "ladder"), key);
+                !report.is_whole(&path)
+            });
+            let may_have = agents_may_have || !report.is_whole(&key_path(&ladder_path, key));
+            if ladder.rungs.iter().any(|rule| rule.rung == rung) && !own && !has(key) && !may_have {
+                let path = key_path(&ladder_path, "rungs");
                 let rule =
                     format!("has \"{key}\", but no agent has one (agents.X.ladder.{key}): it would never answer");
-                report.problems.push(problem_at(whole.root, path, rule));
+                report.tell(problem_at(whole.root, path, rule));
             }
         }
     }
@@ -111,9 +131,10 @@ fn ladder_has(agent: &Table, key: &str) -> bool {
 
 /// A cap on money that nothing costs is no cap.
 fn check_cost_cap(whole: &Whole<'_>, report: &mut Report) {
-    if whole.run.caps.cost_max.is_some() && whole.spending.prices.is_empty() {
+    let may_be_priced = names_below(whole.root, "prices").any(|name| name != "currency") || !report.is_sound("prices");
+    if whole.run.caps.cost_max.is_some() && !may_be_priced && report.is_sound("run.cost_max") {
         let rule = "means nothing without [prices]: no call would ever cost anything".to_owned();
-        report.problems.push(problem_at(whole.root, "run.cost_max".to_owned(), rule));
+        report.tell(problem_at(whole.root, "run.cost_max".to_owned(), rule));
     }
 }
 
@@ -135,6 +156,11 @@ fn check_priced_models(whole: &Whole<'_>, report: &mut Report) {
             report.warnings.push(problem_at(whole.root, key_path("prices", target), rule));
         }
     }
+}
+
+/// The names in a table of the tree.
+fn names_below<'t>(root: &'t Table, section: &str) -> impl Iterator<Item = &'t str> {
+    root.get(section).and_then(Node::as_table).into_iter().flat_map(Table::keys).map(String::as_str)
 }
 
 /// Every text of a tree.
@@ -221,6 +247,9 @@ mod tests {
             refused(&featured),
             "w.toml:12: deferred.webhook.features.bathc = \"https://a.example/\": must be one of [features]: nobody else's calls are put off; did you mean \"batch\"?"
         );
+        // A stranger's calls are told of as those of the feature that takes it in.
+        let taken_in = format!("{featured}[compartments]\nunknown_feature = 'batch'\n");
+        assert!(refused(&taken_in).starts_with("w.toml:12: deferred.webhook.features.bathc = "));
         let tenants =
             format!("[tiers.free]\nslots = 2\n[tenants.acme]\ntier = 'free'\n{HOOK}[deferred.webhook.tenants]\n");
         let wrong = format!("{tenants}acmee = 'https://a.example/'\n");
@@ -232,7 +261,6 @@ mod tests {
                 "a".repeat(64)
             ),
             format!("[compartments]\nunknown_tenant = 'own'\ntier = 'free'\n{wrong}"),
-            format!("[compartments]\nunknown_feature = 'batch'\n{featured}"),
             // Nobody is counted by feature or tenant.
             format!(
                 "{HOOK}[deferred.webhook.features]\nany = 'https://a.example/'\n[deferred.webhook.tenants]\nany = 'https://a.example/'\n"

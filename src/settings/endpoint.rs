@@ -4,7 +4,8 @@ use std::{path::Path, time::Duration};
 
 use super::{
     node::{Node, Table, Value, looks_secret},
-    reader::Reader,
+    problem::Problem,
+    reader::{Fit, Reader},
     secret::{SecretPlace, SecretSource, is_variable_name},
 };
 
@@ -80,7 +81,14 @@ pub enum TextSource {
 pub(super) fn read_base_url(reader: &mut Reader<'_, '_>) -> Option<String> {
     if !reader.is_given("base_url") {
         reader.node("base_url");
-        reader.refuse("base_url", "must be set for this kind, as in \"http://127.0.0.1:8081/v1\"");
+        if reader.fit() == Fit::Unknown {
+            return None;
+        }
+        reader.refuse_without(
+            &["base_url"],
+            "base_url",
+            "must be set for this kind, as in \"http://127.0.0.1:8081/v1\"",
+        );
         return None;
     }
     read_given_base_url(reader)
@@ -174,10 +182,10 @@ pub(super) fn read_secret(
     if variable.is_some() && file.is_some() {
         reader.refuse(by_file, format!("must not be given together with {by_variable}"));
     }
-    let source = |reader: &Reader<'_, '_>, key: &str, place| SecretSource {
-        place,
-        key: reader.full_key(key),
-        origin: reader.origin(key),
+    let source = |reader: &mut Reader<'_, '_>, key: &str, place| {
+        let source = SecretSource { place, key: reader.full_key(key), origin: reader.origin(key) };
+        reader.report.secrets.push(source.clone());
+        source
     };
     if let Some(name) = variable {
         if !is_variable_name(name) {
@@ -315,12 +323,14 @@ fn read_extras(
                     TextSource::Secret(_) => "a file".to_owned(),
                 };
                 reader.report.explain(full_key, shown, node.origin.clone());
+                if let TextSource::Secret(source) = &source {
+                    reader.report.secrets.push(source.clone());
+                }
                 extras.push((name, source));
             }
             Err(rule) => {
                 let value = Some(node.shown(&name));
-                let problem = super::problem::Problem { origin: node.origin.clone(), key: full_key, value, rule };
-                reader.report.problems.push(problem);
+                reader.report.tell(Problem { origin: node.origin.clone(), key: full_key, value, rule });
             }
         }
     }

@@ -38,6 +38,8 @@ pub struct AgentFolder {
     pub origin: String,
     /// Its files by name; files in deeper folders are not looked at.
     pub files: BTreeMap<String, Vec<u8>>,
+    /// Why it cannot be read; its files are not here then. It is somebody's all the same.
+    pub problem: Option<Problem>,
 }
 
 impl AgentFolder {
@@ -78,60 +80,87 @@ pub fn read_named_file(folder: &Path, path: &str) -> Result<Vec<u8>, String> {
 
 /// Reads `<folder>/agents/*`, in the order of names. No such folder means no agents. Blocks.
 pub fn read_agent_folders(folder: &Path) -> Result<Vec<AgentFolder>, SettingsError> {
+    let (folders, mut problems) = find_agent_folders(folder);
+    problems.extend(folders.iter().filter_map(|folder| folder.problem.clone()));
+    if problems.is_empty() { Ok(folders) } else { Err(SettingsError::new(problems)) }
+}
+
+/// Reads the same as far as it can be read: what is wrong with one folder hides no other. Beside the folders stands what is wrong and
+/// nobody's. Blocks.
+pub fn find_agent_folders(folder: &Path) -> (Vec<AgentFolder>, Vec<Problem>) {
     let agents = folder.join("agents");
     let shown = agents.display().to_string();
-    let entries = match std::fs::read_dir(&agents) {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    match list_folders(&agents) {
+        Ok(found) => paths.extend(found),
+        Err(rule) => return (Vec::new(), vec![whole_file(&shown, rule)]),
+    }
+    paths.sort();
+    let (mut folders, mut problems) = (Vec::new(), Vec::new());
+    for path in paths {
+        let shown = path.display().to_string();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        match Name::try_new(&name) {
+            Ok(name) => folders.push(read_agent_folder(name, &path)),
+            Err(error) => problems.push(whole_file(&shown, format!("is no agent: {error}"))),
+        }
+    }
+    (folders, problems)
+}
+
+fn list_folders(agents: &Path) -> Result<Vec<PathBuf>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let entries = match std::fs::read_dir(agents) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(whole_file(&shown, format!("cannot be read: {error}")).into()),
+        Err(error) => return Err(unreadable(error)),
     };
-    let mut paths: Vec<PathBuf> = Vec::new();
+    let mut paths = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|error| whole_file(&shown, format!("cannot be read: {error}")))?.path();
+        let path = entry.map_err(unreadable)?.path();
         if path.is_dir() && !is_hidden(&path) {
             paths.push(path);
         }
         if paths.len() > FOLDERS_MAX {
-            return Err(whole_file(&shown, format!("holds more than {FOLDERS_MAX} folders")).into());
+            return Err(format!("holds more than {FOLDERS_MAX} folders"));
         }
     }
-    paths.sort();
-    let mut folders = Vec::new();
-    let mut problems = Vec::new();
-    for path in paths {
-        match read_agent_folder(&path) {
-            Ok(agent) => folders.push(agent),
-            Err(problem) => problems.push(problem),
-        }
-    }
-    if problems.is_empty() { Ok(folders) } else { Err(SettingsError::new(problems)) }
+    Ok(paths)
 }
 
-fn read_agent_folder(path: &Path) -> Result<AgentFolder, Problem> {
-    let shown = path.display().to_string();
-    let refuse = |rule: String| whole_file(&shown, rule);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = Name::try_new(&name).map_err(|error| refuse(format!("is no agent: {error}")))?;
+fn read_agent_folder(name: Name, path: &Path) -> AgentFolder {
+    let origin = path.display().to_string();
+    match read_files(path) {
+        Ok(files) => AgentFolder { name, origin, files, problem: None },
+        Err(rule) => {
+            let problem = Some(whole_file(&origin, rule));
+            AgentFolder { name, origin, files: BTreeMap::new(), problem }
+        }
+    }
+}
+
+fn read_files(path: &Path) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let mut files = BTreeMap::new();
     let mut left = FOLDER_BYTES_MAX;
-    for entry in std::fs::read_dir(path).map_err(|error| refuse(format!("cannot be read: {error}")))? {
-        let file = entry.map_err(|error| refuse(format!("cannot be read: {error}")))?.path();
+    for entry in std::fs::read_dir(path).map_err(unreadable)? {
+        let file = entry.map_err(unreadable)?.path();
         if !file.is_file() || is_hidden(&file) {
             continue;
         }
         if files.len() >= FOLDER_FILES_MAX {
-            return Err(refuse(format!("holds more than {FOLDER_FILES_MAX} files")));
+            return Err(format!("holds more than {FOLDER_FILES_MAX} files"));
         }
         let file_name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let too_large = |_| refuse(format!("holds more than {FOLDER_BYTES_MAX} bytes, or {file_name} cannot be read"));
+        let too_large = |_| format!("holds more than {FOLDER_BYTES_MAX} bytes, or {file_name} cannot be read");
         let bytes = read_limited(&file, left).map_err(too_large)?;
         left -= (bytes.len() as u64).min(left);
         files.insert(file_name, bytes);
     }
     if !files.contains_key(MANIFEST) && !files.contains_key(PROMPT) {
-        return Err(refuse(format!("is no agent: it holds neither {MANIFEST} nor {PROMPT}")));
+        return Err(format!("is no agent: it holds neither {MANIFEST} nor {PROMPT}"));
     }
-    Ok(AgentFolder { name, origin: shown, files })
+    Ok(files)
 }
 
 fn is_hidden(path: &Path) -> bool {

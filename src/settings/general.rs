@@ -85,6 +85,9 @@ pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
     if cost_max.is_some_and(|cost| cost == Cost::ZERO) {
         run.refuse("cost_max", "must be more than 0: no run could make a call");
     }
+    if cost_max.is_none() {
+        run.explain("cost_max", "off");
+    }
     let caps = RunCaps { calls_max, tokens_max, cost_max };
     run.finish(&[]);
     let mut places = root.table("places");

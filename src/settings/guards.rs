@@ -5,10 +5,9 @@ use crate::{
     policy::{
         adaptive::settings::AdaptiveSettings,
         crowd::CallerScope,
-        setting::InvalidSetting,
         volume::{CALLS_PER_HOUR_MAX, SHUT_FOR_DEFAULT, VolumeSettings},
     },
-    runtime::callers::CallerSettings,
+    runtime::{callers::CallerSettings, settings::ProviderSettings},
 };
 
 use super::{
@@ -25,7 +24,11 @@ pub(super) fn read_volume_guard(root: &mut Reader<'_, '_>) -> CallerSettings {
     let mut reader = root.table("volume_guard");
     let most = u64::from(CALLS_PER_HOUR_MAX);
     if is_given && !reader.is_given("calls_per_hour") {
-        reader.refuse("calls_per_hour", "must be set; without the table there is no guard");
+        reader.refuse_without(
+            &["calls_per_hour"],
+            "calls_per_hour",
+            "must be set; without the table there is no guard",
+        );
     }
     // A guard of 0 calls would refuse everything: whoever writes that means something else.
     let calls = reader.whole("calls_per_hour", 1, most).and_then(|calls| u32::try_from(calls).ok());
@@ -35,7 +38,7 @@ pub(super) fn read_volume_guard(root: &mut Reader<'_, '_>) -> CallerSettings {
     reader.explain("calls_per_hour", calls.map_or_else(|| "no guard".to_owned(), |calls| calls.to_string()));
     let volume = calls.map(|calls_per_hour| VolumeSettings { calls_per_hour, shut_for });
     if let Some(volume) = volume {
-        refuse_all(&mut reader, &volume.check());
+        reader.refuse_broken(&volume.check());
     }
     reader.finish(&[]);
     CallerSettings { volume, scope }
@@ -55,7 +58,6 @@ pub(super) fn read_adaptive(reader: &mut Reader<'_, '_>, slots: Option<u32>) -> 
     }
     let mut table = reader.table("adaptive");
     let usual = AdaptiveSettings::default();
-    let problems_before = table.report.problems.len();
     // A default gives way to the bounds that are given; what is given is checked as it stands.
     let max = table.count("max", usual.max);
     let min = table.count("min", usual.min.min(max));
@@ -66,14 +68,23 @@ pub(super) fn read_adaptive(reader: &mut Reader<'_, '_>, slots: Option<u32>) -> 
         tolerance: table.number("tolerance", usual.tolerance),
         decrease: table.number("decrease", usual.decrease),
     };
-    if table.report.problems.len() == problems_before {
-        refuse_all(&mut table, &settings.check());
-    }
+    table.refuse_broken(&settings.check());
     if slots.is_some_and(|slots| table.is_given("max") && max > slots) {
         table.warn("max", "is more than the provider's slots, which are the most");
     }
     table.finish(&[]);
     Some(settings)
+}
+
+/// The most calls that a provider can ever get at once, with the key that says so; `None` = there is no cap.
+pub(super) fn most_slots(settings: &ProviderSettings) -> Option<(u32, String)> {
+    let path = key_path("providers", settings.name.as_str());
+    match (settings.slots, settings.adaptive) {
+        (Some(slots), Some(adaptive)) if adaptive.max >= slots => Some((slots, key_path(&path, "slots"))),
+        (_, Some(adaptive)) => Some((adaptive.max, key_path(&key_path(&path, "adaptive"), "max"))),
+        (Some(slots), None) => Some((slots, key_path(&path, "slots"))),
+        (None, None) => None,
+    }
 }
 
 /// Several nodes divide what is told for all of them.
@@ -95,12 +106,6 @@ pub(super) fn divide_guards(
     }
     if let Some(volume) = &mut callers.volume {
         volume.calls_per_hour = divided(volume.calls_per_hour, "volume_guard.calls_per_hour", instances, report);
-    }
-}
-
-fn refuse_all(reader: &mut Reader<'_, '_>, broken: &[InvalidSetting]) {
-    for invalid in broken {
-        reader.refuse(invalid.key(), invalid.rule());
     }
 }
 
@@ -152,7 +157,10 @@ mod tests {
                 "[volume_guard]\ncalls_per_hour = 5\nscope = 'user'\n".to_owned(),
                 "w.toml:3: volume_guard.scope = \"user\": must be one of caller, tenant",
             ),
-            ("[volume_guard]\ncalls_per_huor = 5\n".to_owned(), "w.toml:1: volume_guard.calls_per_hour: must be set"),
+            (
+                "[volume_guard]\ncalls_per_huor = 5\n".to_owned(),
+                "w.toml:2: volume_guard.calls_per_huor = 5: unknown key, did you mean `calls_per_hour`?",
+            ),
             (
                 of_provider("requests_per_minute = 0"),
                 "w.toml:3: providers.local.requests_per_minute = 0: must be a whole number from 1 to 100000000",

@@ -1,13 +1,14 @@
 //! `[keys.NAME]`: who may use the service, as whom and for what. The keys themselves never stand in the configuration: their hashes do,
 //! or where they are to be found.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{
     effect_rules::problem_at,
     node::{Node, Table, Value, key_path},
     problem::Problem,
     reader::Reader,
+    report::Report,
     secret::{SecretPlace, SecretSource, is_variable_name},
 };
 use crate::{
@@ -23,6 +24,11 @@ const FEATURES_MAX: usize = 1_000;
 const ROLE_DEFAULT: Role = Role::Caller;
 /// The highest class where none is named.
 const PRIORITY_DEFAULT: &str = "interactive";
+
+/// So many digits of a hash are shown.
+const HASH_DIGITS_SHOWN: usize = 12;
+/// How a key can be known.
+const PROOFS: [&str; 3] = ["sha256", "key_env", "key_file"];
 
 /// What the holder of a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +100,18 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>, folder: &Path) -
     let name = match Name::try_new(name) {
         Ok(name) => name,
         Err(error) => {
-            root.report.problems.push(refuse(error.to_string()));
+            root.report.tell(refuse(error.to_string()));
             return None;
         }
     };
     let Some(table) = node.as_table() else {
-        root.report.problems.push(refuse("must be a table".to_owned()));
+        root.report.tell(refuse("must be a table".to_owned()));
         return None;
     };
     let mut reader = Reader::new(table, node.origin.clone(), &path, "", root.report);
     let key = KeySettings {
-        proof: read_proof(&mut reader, folder)?,
+        // Where there is none the configuration is refused: what else is wrong with the key is told all the same.
+        proof: read_proof(&mut reader, folder).unwrap_or(KeyProof::Hash([0; 32])),
         tenant: read_name(&mut reader, "tenant"),
         tier: read_name(&mut reader, "tier"),
         role: reader.choice("role", ROLE_DEFAULT, &[("caller", Role::Caller), ("operator", Role::Operator)], &[]),
@@ -119,34 +126,37 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>, folder: &Path) -
         acting: if reader.truth("may_act_for", false) { Acting::ForOthers } else { Acting::ForItself },
         name,
     };
-    if let (Some(feature), Some(features)) = (&key.feature, &key.features)
-        && !features.contains(feature)
-    {
-        reader.refuse("feature", "is not among `features`");
-    }
     reader.finish(&[]);
     Some(key)
 }
 
 fn read_proof(reader: &mut Reader<'_, '_>, folder: &Path) -> Option<KeyProof> {
-    let given: Vec<&'static str> =
-        ["sha256", "key_env", "key_file"].into_iter().filter(|key| reader.is_given(key)).collect();
+    let given: Vec<&'static str> = PROOFS.into_iter().filter(|key| reader.is_given(key)).collect();
     reader.know(&["sha256", "key_env", "key_file", "key"]);
     if reader.is_given("key") {
         reader.refuse("key", "a key never stands in the configuration: give its `sha256`, or `key_env` or `key_file`");
         return None;
     }
     let [key] = given[..] else {
-        reader.refuse("sha256", "exactly one of `sha256`, `key_env` and `key_file` must say how the key is known");
+        let rule = "exactly one of `sha256`, `key_env` and `key_file` must say how the key is known";
+        match given.last() {
+            Some(last) => reader.refuse(last, rule),
+            None => reader.refuse_without(&PROOFS, "sha256", rule),
+        }
         return None;
     };
     let text = reader.text(key)?;
-    let source = |reader: &Reader<'_, '_>, place| {
-        KeyProof::Secret(SecretSource { place, key: reader.full_key(key), origin: reader.origin(key) })
+    let source = |reader: &mut Reader<'_, '_>, place| {
+        let source = SecretSource { place, key: reader.full_key(key), origin: reader.origin(key) };
+        reader.report.secrets.push(source.clone());
+        reader.explain(key, text);
+        KeyProof::Secret(source)
     };
     match key {
         "sha256" => {
             let hash = unhex(text);
+            // Enough to tell it from another one.
+            reader.explain(key, format!("{}...", text.chars().take(HASH_DIGITS_SHOWN).collect::<String>()));
             if hash.is_none() {
                 reader.refuse(
                     key,
@@ -188,33 +198,38 @@ fn read_name(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Name> {
 
 fn read_names(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<Vec<Name>> {
     let node = reader.node(key)?;
-    let name_of = |node: &Node| match &node.value {
-        Value::Text(text) => Name::try_new(text).ok(),
-        _ => None,
-    };
-    let names: Option<Vec<Name>> = match &node.value {
-        Value::List(items) if items.len() <= FEATURES_MAX => items.iter().map(name_of).collect(),
-        _ => None,
-    };
-    match &names {
-        Some(names) => {
-            let shown: Vec<&str> = names.iter().map(Name::as_str).collect();
-            reader.explain(key, shown.join(", "));
+    let items = match &node.value {
+        Value::List(items) if items.len() <= FEATURES_MAX => items,
+        _ => {
+            reader.refuse(key, format!("must be a list of at most {FEATURES_MAX} names"));
+            return None;
         }
-        None => reader.refuse(key, "must be a list of names"),
+    };
+    let mut names = Vec::new();
+    for (at, item) in items.iter().enumerate() {
+        match item.as_text().map(Name::try_new) {
+            Some(Ok(name)) => names.push(name),
+            Some(Err(error)) => reader.refuse_entry(key, at, item, error.to_string()),
+            None => reader.refuse_entry(key, at, item, "must be a name in quotes"),
+        }
     }
-    names
+    let shown: Vec<&str> = names.iter().map(Name::as_str).collect();
+    reader.explain(key, shown.join(", "));
+    Some(names)
 }
 
 /// Two keys of one hash would make it a matter of chance whose a request is.
-pub(super) fn check_keys(keys: &[KeySettings], root: &Table, problems: &mut Vec<Problem>) {
-    for (index, key) in keys.iter().enumerate() {
-        let twin =
-            keys.iter().take(index).find(|other| other.proof == key.proof && matches!(key.proof, KeyProof::Hash(_)));
-        if let Some(twin) = twin {
-            let path = key_path(&key_path("keys", key.name.as_str()), "sha256");
-            let rule = format!("is the hash of keys.{} too", twin.name);
-            problems.push(problem_at(root, path, rule));
+pub(super) fn check_keys(keys: &[KeySettings], root: &Table, report: &mut Report) {
+    let mut known: BTreeMap<[u8; 32], &Name> = BTreeMap::new();
+    for key in keys {
+        let path = key_path(&key_path("keys", key.name.as_str()), "sha256");
+        let KeyProof::Hash(hash) = key.proof else { continue };
+        if !report.is_sound(&path) || !report.is_sound(&key_path(&key_path("keys", key.name.as_str()), "key")) {
+            continue;
+        }
+        match known.get(&hash) {
+            Some(twin) => report.tell(problem_at(root, path, format!("is the hash of keys.{twin} too"))),
+            None => _ = known.insert(hash, &key.name),
         }
     }
 }

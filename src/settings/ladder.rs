@@ -80,10 +80,14 @@ pub(super) fn read_ladder(mut reader: Reader<'_, '_>, of: LadderOf, given: bool)
     let has = |rung: Rung| rungs.iter().any(|rule| rule.rung == rung);
     if of == LadderOf::Agent {
         if has(Rung::Lighter) && lighter.is_empty() && !reader.is_given("lighter") {
-            reader.refuse("rungs", "has \"lighter\", but no lighter target is set (lighter = \"provider/model\")");
+            reader.refuse_without(
+                &["lighter"],
+                "rungs",
+                "has \"lighter\", but no lighter target is set (lighter = \"provider/model\")",
+            );
         }
         if has(Rung::Default) && default.is_none() && !reader.is_given("default") {
-            reader.refuse("rungs", "has \"default\", but no default is set");
+            reader.refuse_without(&["default"], "rungs", "has \"default\", but no default is set");
         }
     }
     let place = Some(reader.place.clone());
@@ -128,7 +132,7 @@ pub(super) fn read_feature_ladders(root: &Table, report: &mut Report) -> Vec<(Na
 
 fn read_rungs(reader: &mut Reader<'_, '_>) -> Vec<RungRule> {
     let Some(node) = reader.node("rungs") else {
-        reader.refuse("rungs", "must be set: a list of lighter, deferred, default, notice");
+        reader.refuse_without(&["rungs"], "rungs", "must be set: a list of lighter, deferred, default, notice");
         return Vec::new();
     };
     let Value::List(entries) = &node.value else {
@@ -147,15 +151,20 @@ fn read_rungs(reader: &mut Reader<'_, '_>) -> Vec<RungRule> {
         };
         match rung_of(entry) {
             Ok(rule) if rules.iter().any(|known| known.rung == rule.rung) => {
-                reader.report.problems.push(problem("stands there twice".to_owned()));
+                reader.report.tell(problem("stands there twice".to_owned()));
             }
             Ok(rule) => rules.push(rule),
-            Err(rule) => reader.report.problems.push(problem(rule)),
+            Err(rule) => reader.report.tell(problem(rule)),
         }
     }
-    let words: Vec<&str> = rules.iter().map(|rule| rule.rung.as_str()).collect();
+    let words: Vec<String> = rules.iter().map(shown_rung).collect();
     reader.explain("rungs", words.join(", "));
     rules
+}
+
+fn shown_rung(rule: &RungRule) -> String {
+    let causes = rule.causes.iter().flatten().map(|cause| cause.as_str()).collect::<Vec<_>>().join(", ");
+    if causes.is_empty() { rule.rung.as_str().to_owned() } else { format!("{} ({causes})", rule.rung.as_str()) }
 }
 
 fn rung_of(entry: &Node) -> Result<RungRule, String> {
@@ -220,13 +229,20 @@ fn read_lighter(reader: &mut Reader<'_, '_>) -> Vec<ReadLighter> {
             }),
             Err(rule) => {
                 let value = Some(entry.shown(&key));
-                reader.report.problems.push(Problem { origin: entry.origin.clone(), key, value, rule });
+                reader.report.tell(Problem { origin: entry.origin.clone(), key, value, rule });
             }
         }
     }
-    let texts: Vec<&str> = found.iter().map(|read| read.text.as_str()).collect();
+    let texts: Vec<String> = found.iter().map(shown_lighter).collect();
     reader.explain("lighter", texts.join(", "));
     found
+}
+
+/// With what holds for it, also where that is said once for all.
+fn shown_lighter(read: &ReadLighter) -> String {
+    let numbers = [("context_tokens", read.context_tokens), ("slots", read.slots.map(u64::from))];
+    let said: Vec<String> = numbers.iter().filter_map(|(key, number)| Some(format!("{key} {}", (*number)?))).collect();
+    if said.is_empty() { read.text.clone() } else { format!("{} ({})", read.text, said.join(", ")) }
 }
 
 fn lighter_of(key: &str, entry: &Node) -> Result<ReadLighter, String> {
@@ -309,7 +325,10 @@ fn read_notice(reader: &mut Reader<'_, '_>) -> Option<Arc<Notice>> {
         Some(_) => None,
     };
     if let Some(notice) = &notice {
-        reader.explain("notice", notice.en.as_deref().or(notice.ko.as_deref()).unwrap_or_default());
+        let texts = [("en", &notice.en), ("ko", &notice.ko)];
+        let said: Vec<String> =
+            texts.iter().filter_map(|(language, text)| Some(format!("{language}: {}", text.as_ref()?))).collect();
+        reader.explain("notice", said.join("; "));
     } else {
         let rule =
             format!("must be a text, or {{ ko = \"...\", en = \"...\" }}, of 1 to {NOTICE_BYTES_MAX} bytes each");
@@ -365,7 +384,6 @@ mod tests {
             ("ollama", "", "home/small", Effect::None),
             ("ollama", "models_max = 1", "small/tiny", Effect::None),
             ("ollama", "models_max = 1", "agent:other", Effect::Evicts),
-            ("ollama", "models_max = 1", "agent:same", Effect::None),
             ("ollama", "models_max = 1", "agent:meta", Effect::None),
             ("openai", "models_max = 1", "home/small", Effect::Evicts),
             ("openai", "flavor = 'llama_cpp'", "home/small", Effect::Evicts),
@@ -373,7 +391,7 @@ mod tests {
             let text = format!(
                 "[providers.home]\nkind = '{kind}'\nbase_url = 'http://127.0.0.1:3'\n{models_max}\n\
                  [providers.beside]\nkind = '{kind}'\nbase_url = 'http://127.0.0.1:4'\n\
-                 [agents.other]\nprovider = 'home'\nmodel = 'small'\n[agents.same]\nprovider = 'home'\nmodel = 'large'\n\
+                 [agents.other]\nprovider = 'home'\nmodel = 'small'\n\
                  [agents.plan]\nprovider = 'home'\nmodel = 'large'\n[agents.plan.ladder]\nrungs = ['lighter']\nlighter = '{}'\n",
                 lighter.replace("small/", "beside/")
             );
@@ -399,6 +417,15 @@ mod tests {
             ("rungs = [{ rung = 'lighter', causes = ['deadline'] }]", "cannot answer the cause deadline"),
             ("rungs = ['lighter']\nlighter = 'smal/tiny'", "there is no such provider, did you mean `small`?"),
             ("rungs = ['lighter']\nlighter = 'big/x'", "is a target of the agent already"),
+            (
+                "rungs = ['lighter']\nlighter = ['agent:same']\n[agents.same]\nprovider = 'big'\nmodel = 'x'",
+                "agents.draft.ladder.lighter[0] = \"agent:same\": asks big/x, which is a target of the agent already",
+            ),
+            (
+                "rungs = ['lighter']\nlighter = ['agent:meta', 'agent:more']\n[agents.more]\n\
+                 targets = [{ provider = 'small', model = 'n' }, { provider = 'small', model = 'm' }]",
+                "agents.draft.ladder.lighter[1] = \"agent:more\": asks small/m, which is named before",
+            ),
             (
                 "rungs = ['lighter']\nlighter = ['small/s1', 'small/s2', 'small/s1']",
                 "agents.draft.ladder.lighter[2] = \"small/s1\": is named before: it would be asked twice",

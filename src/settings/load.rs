@@ -1,7 +1,6 @@
 //! From layers of text to checked settings: the one entry. Everything that is wrong is found in one go; a configuration with one
 //! mistake is refused as a whole and changes nothing.
 
-use crate::model::nearest::nearest;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -15,9 +14,7 @@ use crate::{
 };
 
 use super::{
-    agent::{Agent, Surroundings, read_agent, read_defaults},
-    agent_backend::Files,
-    between::{may_be_compared, tell_all},
+    agent::{Agent, read_defaults},
     capture::{CaptureTable, read_capture},
     compartment_rules::check_compartments,
     compartments::read_compartments,
@@ -29,19 +26,18 @@ use super::{
     guards::{divide_guards, read_volume_guard},
     journal::{JournalTable, read_journal},
     keys::{KeySettings, check_keys, read_keys},
-    ladder::named_in_ladders,
-    layers::merge,
     lighter::settle_ladders,
-    node::{Node, Table, Value, key_path},
+    node::Table,
     priorities::read_priorities,
     probe_rules::check_probes,
     problem::{Origin, Problem, SettingsError},
-    provider::{Provider, ReadProvider, implicit_embedded, read_provider},
+    provider::Provider,
     reader::Reader,
-    report::{ExplainRow, Report},
+    report::{Doubts, ExplainRow, Report},
+    roster::{Roster, read_providers},
+    secret::SecretSource,
     serve::{ServeSettings, read_serve},
     spending::{SpendingTable, check_prices, read_spending},
-    targets::{fitting_targets, take_targets},
     tree::{LATER, lay_over},
     whole::check_whole,
 };
@@ -137,14 +133,63 @@ pub fn explain(settings: &Settings) -> Vec<ExplainRow> {
     settings.explained.clone()
 }
 
+/// Settings as far as they could be read, with everything that is wrong with them. While anything is, they are not to be used: only to
+/// look for what else is wrong.
+pub struct Examined {
+    settings: Settings,
+    problems: Vec<Problem>,
+    doubts: Doubts,
+    secrets: Vec<SecretSource>,
+    /// Every key that was asked for.
+    #[cfg(test)]
+    pub(super) asked: BTreeSet<String>,
+}
+
+impl Examined {
+    /// The settings as far as they could be read.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether the value of `key` was read as it was meant. Of others nothing can be said that is not said already.
+    pub fn is_sound(&self, key: &str) -> bool {
+        self.doubts.is_sound(key)
+    }
+
+    /// Whether that holds for `key` and for all below it.
+    pub fn is_whole(&self, key: &str) -> bool {
+        self.doubts.is_whole(key)
+    }
+
+    /// The secrets that they name.
+    pub fn secrets(&self) -> &[SecretSource] {
+        &self.secrets
+    }
+
+    /// Everything that is wrong with them.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The settings, if nothing is wrong with them, and they may be used.
+    pub fn checked(self) -> Result<Settings, SettingsError> {
+        if self.problems.is_empty() { Ok(self.settings) } else { Err(SettingsError::new(self.problems)) }
+    }
+}
+
 /// Makes checked settings of `sources`, or says everything that is wrong with them.
 pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
+    examine(sources).checked()
+}
+
+/// Reads `sources` as far as that goes, and finds everything that is wrong with them. A rule that compares values is left out for those
+/// that are wrong already.
+pub fn examine(sources: &Sources<'_>) -> Examined {
     let mut report = Report::default();
-    let root = lay_over(sources, &mut report)?;
+    let root = lay_over(sources, &mut report);
     let mut reader = Reader::new(&root, place_of_all(sources), "", "", &mut report);
     let defaults = reader.entries("defaults");
-    let providers = reader.entries("providers");
-    let agents = reader.entries("agents");
+    let (providers, agents) = (reader.entries("providers"), reader.entries("agents"));
     let run = read_run(&mut reader);
     let limits = read_limits(&mut reader);
     let instances = read_instances(&mut reader);
@@ -158,25 +203,24 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
     let mut callers = read_volume_guard(&mut reader);
     let mut compartments = read_counted(&mut reader, &mut keys);
     reader.finish(&LATER);
-    check_keys(&keys, &root, &mut report.problems);
+    check_keys(&keys, &root, &mut report);
     read_defaults(defaults, place_of(&root, "defaults"), &mut report);
     let providers = read_providers(providers, defaults, sources.folder, &mut report);
-    let mut found = Found { sources, defaults, named: providers.keys().cloned().collect(), providers };
-    let mut agents = found.read_agents(agents, &mut report);
-    let ladders = settle_ladders(&mut agents, &root, &found.providers, &mut report);
-    let mut providers: Vec<Provider> = found.providers.into_values().map(|read| read.provider).collect();
-    let told = std::mem::take(&mut report.problems);
-    if may_be_compared(&told) {
-        check_whole(&mut providers, &mut agents, instances, &mut report);
-        divide_guards(&mut providers, &mut callers, instances, &mut report);
-        check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
-        check_probes(&providers, &agents, &spending, &mut report);
-        check_prices(&root, &spending, &providers, &mut report);
-        check_effects(&root, (&compartments, &keys, &deferred, &ladders, &spending, &run), sources, &mut report);
-    }
-    tell_all(told, &mut report)?;
-    let warnings = each_once(std::mem::take(&mut report.warnings));
-    Ok(Settings {
+    let mut roster = Roster::new(sources, defaults, providers);
+    let mut agents = roster.read_agents(agents, &mut report);
+    let ladders = settle_ladders(&mut agents, &root, &roster.providers, &mut report);
+    let mut providers: Vec<Provider> = roster.providers.into_values().map(|read| read.provider).collect();
+    divide_guards(&mut providers, &mut callers, instances, &mut report);
+    check_whole(&mut providers, &mut agents, instances, &mut report);
+    check_compartments(&mut compartments, &providers, (&keys, &agents), instances, &mut report);
+    check_probes(&providers, &agents, &spending, &mut report);
+    check_prices(&root, &spending, &providers, &mut report);
+    check_effects(&root, (&compartments, &keys, &deferred, &ladders, &spending, &run), sources, &mut report);
+    let (problems, doubts) = report.take_problems();
+    let secrets = std::mem::take(&mut report.secrets);
+    #[cfg(test)]
+    let asked = std::mem::take(&mut report.asked);
+    let settings = Settings {
         providers,
         agents,
         run,
@@ -192,10 +236,18 @@ pub fn load(sources: &Sources<'_>) -> Result<Settings, SettingsError> {
         keys,
         callers,
         instances,
-        warnings,
+        warnings: each_once(std::mem::take(&mut report.warnings)),
         secret_files: std::mem::take(&mut report.secret_files),
         explained: report.rows(),
-    })
+    };
+    Examined {
+        settings,
+        problems: each_once(problems),
+        doubts,
+        secrets,
+        #[cfg(test)]
+        asked,
+    }
 }
 
 /// Compartments with their classes; each key's highest class stands in the order of these.
@@ -223,173 +275,4 @@ fn place_of_all(sources: &Sources<'_>) -> Origin {
 /// Where a table stands.
 fn place_of(root: &Table, key: &str) -> Origin {
     root.get(key).map_or(Origin::Default, |node| node.origin.clone())
-}
-
-/// Checks a table's own key as a name and its value as a table.
-fn named<'t>(section: &str, key: &str, node: &'t Node, report: &mut Report) -> Option<(Name, &'t Table)> {
-    let refuse = |rule: String| Problem {
-        origin: node.origin.clone(),
-        key: key_path(section, key),
-        value: Some(node.shown(key)),
-        rule,
-    };
-    match (Name::try_new(key), node.as_table()) {
-        (Ok(name), Some(table)) => Some((name, table)),
-        (Err(error), _) => {
-            report.problems.push(refuse(error.to_string()));
-            None
-        }
-        (Ok(_), None) => {
-            report.problems.push(refuse("must be a table".to_owned()));
-            None
-        }
-    }
-}
-
-/// Refuses a table with more entries than are read.
-fn refuse_crowd(section: &str, table: &Table, report: &mut Report) {
-    if table.len() > ENTRIES_MAX {
-        let origin = table.values().map(|node| node.origin.clone()).min().unwrap_or(Origin::Default);
-        let rule = format!("has {} entries, at most {ENTRIES_MAX} are allowed", table.len());
-        report.problems.push(Problem { origin, key: section.to_owned(), value: None, rule });
-    }
-}
-
-fn read_providers(table: &Table, defaults: &Table, folder: &Path, report: &mut Report) -> BTreeMap<Name, ReadProvider> {
-    refuse_crowd("providers", table, report);
-    let mut providers = BTreeMap::new();
-    for (key, node) in table.iter().take(ENTRIES_MAX) {
-        if let Some((name, own)) = named("providers", key, node, report) {
-            let read = read_provider(name.clone(), own, node.origin.clone(), defaults, folder, report);
-            providers.insert(name, read);
-        }
-    }
-    if providers.is_empty() && table.is_empty() {
-        add_embedded(&mut providers, defaults, report);
-    }
-    providers
-}
-
-fn add_embedded(providers: &mut BTreeMap<Name, ReadProvider>, defaults: &Table, report: &mut Report) {
-    if let Ok(name) = Name::try_new(EMBEDDED_PROVIDER) {
-        providers.insert(name.clone(), implicit_embedded(name, defaults, report));
-    }
-}
-
-/// What has been read when the agents' turn comes.
-struct Found<'a> {
-    sources: &'a Sources<'a>,
-    defaults: &'a Table,
-    /// The providers that the configuration names. An agent that leans on the embedded one by itself must not make a second of it.
-    named: Vec<Name>,
-    providers: BTreeMap<Name, ReadProvider>,
-}
-
-impl Found<'_> {
-    fn read_agents(&mut self, table: &Table, report: &mut Report) -> Vec<Agent> {
-        let mut wanted: BTreeSet<&str> = BTreeSet::new();
-        let guaranteed: Vec<Name> = self
-            .providers
-            .values()
-            .flat_map(|read| &read.provider.settings.guaranteed)
-            .map(|(name, _)| name.clone())
-            .collect();
-        match &self.sources.wanted {
-            Wanted::All => wanted.extend(table.keys().map(String::as_str)),
-            Wanted::Named(names) => wanted.extend(names.iter().chain(&guaranteed).map(Name::as_str)),
-        }
-        let in_ladders = named_in_ladders(table);
-        wanted.extend(in_ladders.iter().map(String::as_str));
-        let mut agents = Vec::new();
-        refuse_crowd("agents", table, report);
-        for (key, node) in table.iter().take(ENTRIES_MAX) {
-            // A folder's agent that nobody wrote about is there if it is wanted.
-            let is_written = node.origin != Origin::Default || node.as_table().is_none_or(|own| !own.is_empty());
-            if !is_written && !wanted.contains(key.as_str()) {
-                continue;
-            }
-            if let Some((name, own)) = named("agents", key, node, report) {
-                agents.extend(self.read_one(&name, own, &node.origin, report));
-            }
-        }
-        agents
-    }
-
-    fn read_one(&mut self, name: &Name, own: &Table, place: &Origin, report: &mut Report) -> Option<Agent> {
-        let is_written = *place != Origin::Default || !own.is_empty();
-        let folder = self.sources.agent_folders.iter().find(|folder| folder.name == *name);
-        let mut table = match folder.map(AgentFolder::manifest) {
-            Some(Ok(manifest)) => manifest,
-            Some(Err(problems)) => {
-                report.problems.extend(problems);
-                return None;
-            }
-            None => Table::new(),
-        };
-        merge(&mut table, own.clone());
-        let place = match (place, folder) {
-            (Origin::Default, Some(folder)) => {
-                Origin::File { path: folder.file_path(super::folder::MANIFEST), line: 0 }
-            }
-            _ => place.clone(),
-        };
-        let targets = take_targets(name, &mut table, report);
-        let rank = targets.rank;
-        let provider = self.provider_of(targets.provider_key.clone(), &table, &place, is_written, report)?;
-        let targets = fitting_targets(&self.providers, targets, report);
-        let read = self.providers.get(&provider)?;
-        let around = Surroundings {
-            defaults: self.defaults,
-            provider: read,
-            // Without a kind no key can be judged; the provider's own problem is told already.
-            kind: read.kind?,
-            files: Files { folder, read: self.sources.read_file },
-            twins: self.sources.embedded,
-        };
-        let agent = read_agent(name, &table, place, &around, report);
-        Some(Agent { rank, targets, ..agent })
-    }
-
-    /// The agent's provider: the one it names at `key`, else the only one, else the embedded one.
-    fn provider_of(
-        &mut self,
-        key: String,
-        table: &Table,
-        place: &Origin,
-        is_written: bool,
-        report: &mut Report,
-    ) -> Option<Name> {
-        let names: Vec<&str> = self.named.iter().map(Name::as_str).collect();
-        let chosen = match table.get("provider") {
-            Some(node) => {
-                let Value::Text(text) = &node.value else {
-                    let value = Some(node.shown("provider"));
-                    let rule = "must be the name of a provider, in quotes".to_owned();
-                    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule });
-                    return None;
-                };
-                if !names.contains(&text.as_str()) && text != EMBEDDED_PROVIDER {
-                    let suggestion =
-                        nearest(text, names.iter().copied()).map(|near| format!(", did you mean `{near}`?"));
-                    let rule = format!("there is no such provider{}", suggestion.unwrap_or_default());
-                    let value = Some(node.shown("provider"));
-                    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule });
-                    return None;
-                }
-                text.clone()
-            }
-            None if names.len() == 1 => names[0].to_owned(),
-            None if is_written && names.len() > 1 => {
-                let rule = format!("must be set, as there are several providers: {}", names.join(", "));
-                report.problems.push(Problem { origin: place.clone(), key, value: None, rule });
-                return None;
-            }
-            None => EMBEDDED_PROVIDER.to_owned(),
-        };
-        let name = Name::try_new(&chosen).ok()?;
-        if !self.providers.contains_key(&name) {
-            add_embedded(&mut self.providers, self.defaults, report);
-        }
-        Some(name)
-    }
 }

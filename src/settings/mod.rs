@@ -2,7 +2,6 @@
 
 pub mod agent;
 pub mod agent_backend;
-mod between;
 mod breaker;
 mod budget_rules;
 pub mod capture;
@@ -31,6 +30,7 @@ pub mod problem;
 pub mod provider;
 pub mod reader;
 pub mod report;
+mod roster;
 pub mod secret;
 pub mod serve;
 pub mod spending;

@@ -4,7 +4,11 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Origin, Problem};
+use super::{
+    difference::digits_of,
+    problem::{Origin, Problem},
+};
+use crate::workflow::toml_error::said_of;
 
 /// The largest configuration file or manifest, in bytes: room for a hundred thousand tenants by name.
 pub(super) const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -84,6 +88,17 @@ impl Node {
             text.push_str("...");
         }
         text
+    }
+}
+
+impl Node {
+    /// The value as it is shown, and where it is cut a hash that tells it from others that begin alike.
+    pub(super) fn shown_whole(&self, key: &str) -> String {
+        let shown = self.shown(key);
+        if !shown.ends_with("...") {
+            return shown;
+        }
+        format!("{shown} ({})", digits_of(&format!("{:?}", self.value)))
     }
 }
 
@@ -203,7 +218,7 @@ pub(super) fn parse_file(path: &Arc<str>, bytes: &[u8], layer: Layer) -> Result<
             origin: lines.origin(error.span().map_or(0, |span| span.start)),
             key: String::new(),
             value: None,
-            rule: format!("is no TOML: {}", error.message()),
+            rule: format!("is no TOML: {}", said_of(error, text)),
         })
         .collect();
     let tree = convert_table(table.get_ref(), &lines, 0, &mut problems);

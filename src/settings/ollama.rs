@@ -159,7 +159,7 @@ pub(super) fn check_uses(uses: &[Use<'_>], report: &mut Report) {
                 used.provider
             );
             let value = Some(tokens.to_string());
-            report.problems.push(Problem { origin: report.origin_of(&key), key, value, rule });
+            report.tell(Problem { origin: report.origin_of(&key), key, value, rule });
         }
         let other = uses
             .iter()

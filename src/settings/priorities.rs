@@ -23,10 +23,8 @@ pub(super) fn read_priorities(root: &mut Reader<'_, '_>) -> (ClassSettings, Shed
     let mut shedding = SheddingSettings::for_classes(classes.order.len());
     shedding.wait_max = reader.duration("wait_max", shedding.wait_max);
     shedding.over = reader.duration("over", shedding.over);
-    let broken = classes.check().into_iter().chain(shedding.check());
-    for problem in broken.collect::<Vec<_>>() {
-        reader.refuse(problem.key(), problem.rule().to_owned());
-    }
+    reader.refuse_broken(&classes.check());
+    reader.refuse_broken(&shedding.check());
     reader.finish(&[]);
     (classes, shedding)
 }

@@ -2,7 +2,8 @@
 //! coming. A half-open breaker of such a model is tried by a call that somebody wants. `health` costs nothing and stays allowed.
 
 use super::{
-    agent::Agent, node::key_path, problem::Problem, provider::Provider, report::Report, spending::SpendingTable,
+    agent::Agent, node::key_path, problem::Problem, provider::Provider, report::Report, roster::is_placed,
+    spending::SpendingTable,
 };
 use crate::{model::name::Name, policy::breaker::settings::Probe};
 
@@ -16,18 +17,21 @@ pub(super) fn check_probes(providers: &[Provider], agents: &[Agent], spending: &
         );
         problems.push(Problem { origin: report.origin_of(&key), key, value: Some("\"request\"".to_owned()), rule });
     };
-    for agent in agents.iter().filter(|agent| agent.settings.breaker.probe == Probe::Request) {
+    let asks = |agent: &&Agent| agent.settings.breaker.probe == Probe::Request && is_placed(agent, report);
+    for agent in agents.iter().filter(asks) {
         if let Some(target) = priced(agent, None, spending) {
             refuse(&key_path("agents", agent.settings.name.as_str()), &target);
         }
     }
     for provider in providers.iter().filter(|provider| provider.settings.breaker.probe == Probe::Request) {
         let name = &provider.settings.name;
-        if let Some(target) = agents.iter().find_map(|agent| priced(agent, Some(name), spending)) {
+        if let Some(target) =
+            agents.iter().filter(|agent| is_placed(agent, report)).find_map(|agent| priced(agent, Some(name), spending))
+        {
             refuse(&key_path("providers", name.as_str()), &target);
         }
     }
-    report.problems.append(&mut problems);
+    report.tell_all(problems);
 }
 
 /// The first target of an agent, at this provider if one is named, that has a price.

@@ -20,7 +20,7 @@ use super::{
     node::{Layer, Node, Table, Value, key_path},
     ollama::{BASE_URL, Context, OLLAMA_KEYS, ONLY_OLLAMA, read_context},
     problem::Origin,
-    reader::Reader,
+    reader::{Fit, Reader},
     report::Report,
     warmth::{Askable, WARMTH_KEYS, fit_probe, read_models},
 };
@@ -166,8 +166,6 @@ pub(super) struct ReadProvider {
     /// What it is, also where its backend could not be made; `None` where the configuration does not say.
     pub(super) kind: Option<Kind>,
     pub(super) flavor: Flavor,
-    /// False where its own table was so wrong that rules about its agents would only repeat it.
-    pub(super) is_sound: bool,
 }
 
 /// The provider that is there without being configured.
@@ -188,28 +186,28 @@ pub(super) fn read_provider(
     folder: &Path,
     report: &mut Report,
 ) -> ReadProvider {
-    let problems_before = report.problems.len();
     let path = key_path("providers", name.as_str());
     let table = over_defaults(own, defaults);
     let mut reader = Reader::new(&table, place, &path, "defaults", report);
     let known_kind = read_kind(&mut reader);
-    let kind = known_kind.unwrap_or(Kind::Embedded);
+    let kind = known_kind.unwrap_or_else(|| likeliest_kind(&reader));
+    let mut reader = reader.fitting(if known_kind.is_some() { Fit::Known } else { Fit::Unknown });
     let flavor = read_flavor(&mut reader, kind);
+    if !reader.is_given("slots") && (known_kind.is_none() || !reader.is_sound("flavor")) {
+        // What they are by default is not known.
+        reader.report.doubt(key_path(&path, "slots"));
+    }
     let slots = read_slots(&mut reader, kind, flavor);
     let guaranteed = read_guaranteed(&mut reader);
     let rates = read_rates(&mut reader);
     let adaptive = read_adaptive(&mut reader, slots);
     let breaker = read_own_breaker(&mut reader, known_kind);
-    let (warmth, loaded_models) = read_models(&mut reader, known_kind, flavor);
+    let (warmth, loaded_models) = read_models(&mut reader, kind, flavor);
     let connect_timeout = match kind {
         Kind::Embedded => CONNECT_TIMEOUT,
         Kind::Http | Kind::OpenAi | Kind::Ollama => reader.duration("connect_timeout", CONNECT_TIMEOUT),
     };
-    let backend = known_kind.and_then(|kind| read_backend(&mut reader, kind, flavor, connect_timeout, folder));
-    if known_kind.is_none() {
-        // Which keys fit is not known without the kind; they are only marked as known.
-        reader.know(&NETWORK_KEYS);
-    }
+    let backend = read_backend(&mut reader, kind, flavor, connect_timeout, folder);
     let model = match kind {
         Kind::Embedded => None,
         Kind::Http | Kind::OpenAi | Kind::Ollama => {
@@ -221,24 +219,20 @@ pub(super) fn read_provider(
     let key = endpoint.and_then(|endpoint| endpoint.api_key.as_ref());
     let key = key.and_then(|source| Name::try_new(&key_name(source)).ok());
     let settings = ProviderSettings { name, slots, guaranteed, rates, adaptive, breaker, key, loaded_models };
-    let is_sound = report.problems.len() == problems_before;
     let backend = backend.unwrap_or(ProviderBackend::Embedded);
-    ReadProvider {
-        provider: Provider { settings, backend },
-        model,
-        connect_timeout,
-        warmth,
-        kind: known_kind,
-        flavor,
-        is_sound,
-    }
+    ReadProvider { provider: Provider { settings, backend }, model, connect_timeout, warmth, kind: known_kind, flavor }
+}
+
+/// What a provider is whose kind is not known: only what is wrong with its keys whatever it is, is told.
+fn likeliest_kind(reader: &Reader<'_, '_>) -> Kind {
+    if OLLAMA_KEYS.iter().any(|key| reader.is_given(key)) { Kind::Ollama } else { Kind::OpenAi }
 }
 
 fn read_kind(reader: &mut Reader<'_, '_>) -> Option<Kind> {
     let kinds =
         [("embedded", Kind::Embedded), ("http", Kind::Http), ("openai", Kind::OpenAi), ("ollama", Kind::Ollama)];
     if !reader.is_given("kind") {
-        reader.refuse("kind", "must be set: embedded, http, openai or ollama");
+        reader.refuse_without(&["kind"], "kind", "must be set: embedded, http, openai or ollama");
     }
     let kind = reader.choice_of("kind", &kinds, &[]);
     if let Some(kind) = kind {

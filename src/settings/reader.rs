@@ -1,13 +1,11 @@
 //! Reads a table key by key: the type of each value, its default, where it came from. What was not asked for is an unknown key.
 //! Mistakes are collected, never returned: reading goes on with the default, so that all of them are found in one go.
 
-use crate::model::nearest::nearest;
 use std::time::Duration;
 
 use crate::model::duration;
 
 use super::{
-    layers::leaves,
     node::{Layer, Node, Table, Value, key_path},
     problem::{Origin, Problem},
     report::Report,
@@ -17,10 +15,10 @@ use super::{
 pub const DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The longest text value, in bytes.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// Of a table that is not built yet, so many keys are named.
-const NOT_BUILT_SHOWN_MAX: usize = 20;
 /// What is said of a key that a later version will know.
 pub(super) const NOT_BUILT: &str = "is not built yet";
+
+mod ending;
 
 static EMPTY: Table = Table::new();
 
@@ -34,7 +32,26 @@ pub(super) struct Reader<'t, 'r> {
     /// The table in `[defaults]` that values may have come from.
     defaults_path: String,
     known: Vec<&'static str>,
+    /// What is missing, told at the end unless a misspelt key stands there in its place.
+    missing: Vec<Missing>,
+    /// Whether it is known which keys fit this table.
+    fit: Fit,
     pub(super) report: &'r mut Report,
+}
+
+/// Whether keys can be told to be for another kind of table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// They can.
+    Known,
+    /// Of what kind the table is, is not known: what is wrong with that is told elsewhere.
+    Unknown,
+}
+
+/// Keys of which one ought to be there.
+struct Missing {
+    keys: &'static [&'static str],
+    problem: Problem,
 }
 
 impl<'t, 'r> Reader<'t, 'r> {
@@ -46,7 +63,19 @@ impl<'t, 'r> Reader<'t, 'r> {
         defaults_path: &str,
         report: &'r mut Report,
     ) -> Self {
-        Self { table, place, path: path.to_owned(), defaults_path: defaults_path.to_owned(), known: Vec::new(), report }
+        report.begins(path, &place);
+        let (path, defaults_path) = (path.to_owned(), defaults_path.to_owned());
+        Self { table, place, path, defaults_path, known: Vec::new(), missing: Vec::new(), fit: Fit::Known, report }
+    }
+
+    /// Whether it is known which keys fit.
+    pub(super) fn fit(&self) -> Fit {
+        self.fit
+    }
+
+    /// The same reader, which knows this of the keys that fit.
+    pub(super) fn fitting(self, fit: Fit) -> Self {
+        Self { fit, ..self }
     }
 
     /// The value of `key`, if it was given; the key is known from now on.
@@ -86,7 +115,27 @@ impl<'t, 'r> Reader<'t, 'r> {
     /// Notes that `key` breaks `rule`.
     pub(super) fn refuse(&mut self, key: &str, rule: impl Into<String>) {
         let problem = self.problem(key, rule);
-        self.report.problems.push(problem);
+        // Where it comes from the defaults it is no less in doubt here.
+        self.report.doubt(key_path(&self.path, key));
+        self.report.tell(problem);
+    }
+
+    /// Notes that an entry of the list at `key` breaks `rule`.
+    pub(super) fn refuse_entry(&mut self, key: &str, at: usize, entry: &Node, rule: impl Into<String>) {
+        let key = format!("{}[{at}]", self.full_key(key));
+        let value = Some(entry.shown(&key));
+        self.report.tell(Problem { origin: entry.origin.clone(), key, value, rule: rule.into() });
+    }
+
+    /// Notes at `blamed` that one of `keys` ought to be given, unless a misspelt key is found to stand there in its place.
+    pub(super) fn refuse_without(&mut self, keys: &'static [&'static str], blamed: &str, rule: impl Into<String>) {
+        let problem = self.problem(blamed, rule);
+        self.missing.push(Missing { keys, problem });
+    }
+
+    /// Whether the value of `key` was read as it was meant, so far.
+    pub(super) fn is_sound(&self, key: &str) -> bool {
+        self.report.is_untouched(&key_path(&self.path, key))
     }
 
     /// Notes that `key` is odd.
@@ -105,15 +154,10 @@ impl<'t, 'r> Reader<'t, 'r> {
     pub(super) fn unfit(&mut self, keys: &[&'static str], rule: &str) {
         for key in keys {
             self.known.push(key);
-            if self.is_own(key) {
+            if self.is_own(key) && self.fit == Fit::Known {
                 self.refuse(key, rule);
             }
         }
-    }
-
-    /// Whether there are keys beside these.
-    pub(super) fn has_others(&self, keys: &[&str]) -> bool {
-        self.table.keys().any(|key| !keys.contains(&key.as_str()))
     }
 
     /// Marks `keys` as known without looking at them.
@@ -348,31 +392,5 @@ impl<'t, 'r> Reader<'t, 'r> {
     /// The same reader, lent out.
     pub(super) fn reborrow(&mut self) -> Reader<'t, '_> {
         Reader::new(self.table, self.place.clone(), &self.path, &self.defaults_path, self.report)
-    }
-
-    /// Ends the reading: what was not asked for is refused, those of `later` as not built yet.
-    pub(super) fn finish(self, later: &[&str]) {
-        for (key, node) in self.table {
-            if self.known.contains(&key.as_str()) {
-                continue;
-            }
-            if later.contains(&key.as_str()) {
-                let mut found = Vec::new();
-                leaves(&self.full_key(key), node, NOT_BUILT_SHOWN_MAX, &mut found);
-                self.report.problems.extend(found.into_iter().map(|(full_key, leaf)| Problem {
-                    origin: leaf.origin.clone(),
-                    value: Some(leaf.shown(key)),
-                    key: full_key,
-                    rule: NOT_BUILT.to_owned(),
-                }));
-                continue;
-            }
-            let rule = match nearest(key, self.known.iter().copied()) {
-                Some(suggestion) => format!("unknown key, did you mean `{suggestion}`?"),
-                None => "unknown key".to_owned(),
-            };
-            let problem = self.problem(key, rule);
-            self.report.problems.push(problem);
-        }
     }
 }

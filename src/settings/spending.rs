@@ -24,6 +24,9 @@ const PRICE_MAX: f64 = 1_000_000.0;
 /// The most letters of a currency's name.
 const CURRENCY_LETTERS_MAX: usize = 16;
 
+/// What has a price; a cheaper part of the input is none by itself.
+const PRICED: [&str; 3] = ["input", "output", "second"];
+
 /// What things cost.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpendingTable {
@@ -59,12 +62,16 @@ pub(super) fn read_spending(root: &mut Reader<'_, '_>) -> SpendingTable {
     let (mut prices, mut currency) = (HashMap::new(), None);
     for (target, node) in tables.iter().take(PRICES_MAX) {
         let path = key_path("prices", target);
-        let problem =
-            |rule: &str| Problem { origin: node.origin.clone(), key: path.clone(), value: None, rule: rule.to_owned() };
+        let problem = |rule: &str| Problem {
+            origin: node.origin.clone(),
+            key: path.clone(),
+            value: node.as_table().is_none().then(|| node.shown(target)),
+            rule: rule.to_owned(),
+        };
         if target == "currency" {
             match currency_of(node) {
                 Some(text) => currency = Some(text),
-                None => root.report.problems.push(problem("must be the short name of a currency")),
+                None => root.report.tell(problem("must be the short name of a currency")),
             }
             continue;
         }
@@ -75,10 +82,13 @@ pub(super) fn read_spending(root: &mut Reader<'_, '_>) -> SpendingTable {
                 let reader = Reader::new(table, node.origin.clone(), &path, "", root.report);
                 prices.insert(target.clone(), read_price(reader));
             }
-            Some(_) => root.report.problems.push(problem("must be named \"provider/model\"")),
-            None => root.report.problems.push(problem("must be a table with input, cached_input, output or second")),
+            Some(_) => root.report.tell(problem("must be named \"provider/model\"")),
+            None => root.report.tell(problem("must be a table with input, cached_input, output or second")),
         }
     }
+    let shown = currency.clone().unwrap_or_else(|| "none".to_owned());
+    let origin = tables.get("currency").map_or(Origin::Default, |node| node.origin.clone());
+    root.report.explain("prices.currency".to_owned(), shown, origin);
     SpendingTable { prices, currency, output_tokens }
 }
 
@@ -89,11 +99,11 @@ pub(super) fn check_prices(root: &Table, spending: &SpendingTable, providers: &[
     targets.sort_unstable();
     for target in targets {
         let Some((provider, _)) = target.split_once('/') else { continue };
-        if known().all(|name| name != provider) {
+        if known().all(|name| name != provider) && report.is_sound(&key_path("providers", provider)) {
             let node = root.get("prices").and_then(Node::as_table).and_then(|prices| prices.get(target));
             let origin = node.map_or(Origin::Default, |node| node.origin.clone());
             let rule = format!("there is no provider {provider:?}{}", hint(provider, known()));
-            report.problems.push(Problem { origin, key: key_path("prices", target), value: None, rule });
+            report.tell(Problem { origin, key: key_path("prices", target), value: None, rule });
         }
     }
 }
@@ -109,14 +119,9 @@ fn read_price(mut reader: Reader<'_, '_>) -> Price {
     let cached_input = reader.is_given("cached_input").then(|| amount(&mut reader, "cached_input")).flatten();
     let output = amount(&mut reader, "output");
     let second = amount(&mut reader, "second");
-    let is_given = ["input", "output", "second"].iter().any(|key| reader.is_given(key));
-    // A misspelt key is told as one.
-    let is_misspelt = reader.has_others(&["input", "cached_input", "output", "second"]);
-    if !is_given && !is_misspelt {
-        reader.refuse(
-            "input",
-            "a price needs at least one of input, output and second; leave the table out where it is not known",
-        );
+    if !PRICED.iter().any(|key| reader.is_given(key)) {
+        let rule = "a price needs at least one of input, output and second; leave the table out where it is not known";
+        reader.refuse_without(&PRICED, "input", rule);
     }
     reader.finish(&[]);
     Price {

@@ -67,7 +67,7 @@ struct Wrong<'a> {
 
 fn refuse(report: &mut Report, key: String, node: &Node, rule: impl Into<String>) {
     let value = Some(node.shown(&key));
-    report.problems.push(Problem { origin: node.origin.clone(), key, value, rule: rule.into() });
+    report.tell(Problem { origin: node.origin.clone(), key, value, rule: rule.into() });
 }
 
 /// Takes `targets` out of an agent's table: its first entry becomes `provider` and `model`. Without a weight anywhere the list's order

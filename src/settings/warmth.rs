@@ -28,7 +28,7 @@ pub(super) fn read_warmth(reader: &mut Reader<'_, '_>, kind: Kind, defaults: War
     let words = [("auto", WarmUpWhen::Auto), ("off", WarmUpWhen::Off), ("always", WarmUpWhen::Always)];
     let when = reader.choice("warm_up", defaults.when, &words, &[]);
     let prewarm = reader.truth("prewarm", defaults.prewarm == Prewarm::AtRuns);
-    if prewarm && when == WarmUpWhen::Off {
+    if prewarm && when == WarmUpWhen::Off && reader.is_sound("prewarm") {
         reader.refuse("prewarm", "must not be true where warm_up is \"off\"");
     }
     WarmthSettings {
@@ -39,17 +39,8 @@ pub(super) fn read_warmth(reader: &mut Reader<'_, '_>, kind: Kind, defaults: War
     }
 }
 
-/// Reads both for a provider. Without a kind nobody knows which keys fit; they are only marked as known.
-pub(super) fn read_models(
-    reader: &mut Reader<'_, '_>,
-    kind: Option<Kind>,
-    flavor: Flavor,
-) -> (WarmthSettings, LoadedModels) {
-    let Some(kind) = kind else {
-        reader.know(&WARMTH_KEYS);
-        reader.know(&["models_max"]);
-        return (WarmthSettings::default(), LoadedModels::Unknown);
-    };
+/// Reads both for a provider.
+pub(super) fn read_models(reader: &mut Reader<'_, '_>, kind: Kind, flavor: Flavor) -> (WarmthSettings, LoadedModels) {
     (read_warmth(reader, kind, WarmthSettings::default()), read_loaded_models(reader, kind, flavor))
 }
 

@@ -13,11 +13,13 @@ use super::{
     agent_backend::AgentBackend,
     breaker::raised_trial_timeout,
     compartment_rules::divide_rates,
+    guards::most_slots,
     node::key_path,
     ollama::{Use, check_uses},
     problem::{Origin, Problem},
     provider::{Provider, ProviderBackend},
     report::Report,
+    roster::is_placed,
 };
 
 /// Applies every rule between tables.
@@ -36,6 +38,8 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
             agent.settings.provider == *name || agent.targets.iter().any(|target| target.provider == *name)
         };
         let leaning: Vec<&Agent> = agents.iter().filter(leans).collect();
+        let unplaced: Vec<&Name> =
+            agents.iter().filter(|agent| !is_placed(agent, report)).map(|agent| &agent.settings.name).collect();
         let timeouts: Vec<Timeouts> = leaning.iter().map(|agent| agent.settings.timeouts).collect();
         finish_breaker(&mut provider.settings.breaker, &path, &timeouts, instances, report);
         provider.settings.slots =
@@ -46,7 +50,7 @@ pub(super) fn check_whole(providers: &mut [Provider], agents: &mut [Agent], inst
             *slots = divided(*slots, &key, instances, report);
         }
         let names: Vec<&Name> = leaning.iter().map(|agent| &agent.settings.name).collect();
-        check_guaranteed(provider, &path, &names, report);
+        check_guaranteed(provider, &path, (&names, &unplaced), report);
     }
 }
 
@@ -55,6 +59,11 @@ fn check_contexts(providers: &[Provider], agents: &[Agent], report: &mut Report)
     let mut uses = Vec::new();
     for agent in agents {
         let AgentBackend::Model(model) = &agent.backend else { continue };
+        let path = key_path("agents", agent.settings.name.as_str());
+        let is_known = |key: &str| report.is_sound(&key_path(&path, key));
+        if !is_placed(agent, report) || !is_known("num_ctx") || !is_known("max_output_tokens") {
+            continue;
+        }
         let first = (&agent.settings.provider, &agent.settings.model);
         let places = std::iter::once(first).chain(agent.targets.iter().map(|target| (&target.provider, &target.model)));
         for (name, served) in places {
@@ -63,6 +72,9 @@ fn check_contexts(providers: &[Provider], agents: &[Agent], report: &mut Report)
                 (provider.map(|provider| &provider.backend), served)
             {
                 let num_ctx = model.context.over(*context).num_ctx;
+                if !report.is_sound(&key_path(&key_path("providers", name.as_str()), "num_ctx")) {
+                    continue;
+                }
                 uses.push(Use {
                     agent: agent.settings.name.as_str(),
                     provider: name.as_str(),
@@ -107,12 +119,12 @@ fn check_model_names(agents: &[Agent], report: &mut Report) {
             }
         }
     }
-    report.problems.append(&mut problems);
+    report.tell_all(problems);
 }
 
 /// Divides a count by the nodes. 0 stays 0; what would fall under 1 is refused.
 pub(super) fn divided(count: u32, key: &str, instances: u32, report: &mut Report) -> u32 {
-    if instances <= 1 || count == 0 {
+    if instances <= 1 || count == 0 || !report.is_sound(key) {
         return count;
     }
     let share = count / instances;
@@ -120,7 +132,7 @@ pub(super) fn divided(count: u32, key: &str, instances: u32, report: &mut Report
         let rule = format!("falls under 1 when divided by node.instances = {instances}");
         let problem =
             Problem { origin: report.origin_of(key), key: key.to_owned(), value: Some(count.to_string()), rule };
-        report.problems.push(problem);
+        report.tell(problem);
         return 1;
     }
     report.derive(key, share.to_string(), &format!("divided by node.instances = {instances}"));
@@ -144,27 +156,35 @@ fn finish_breaker(
     breaker.trial_timeout = raised;
 }
 
-/// Guaranteed shares must fit into the provider's slots, and name agents that lean on it.
-fn check_guaranteed(provider: &Provider, path: &str, leaning: &[&Name], report: &mut Report) {
+/// Guaranteed shares must fit into the provider's slots, and name agents that lean on it. Of some agents it is not known where they lean.
+fn check_guaranteed(provider: &Provider, path: &str, (leaning, unplaced): (&[&Name], &[&Name]), report: &mut Report) {
     let key = key_path(path, "guaranteed");
     let settings = &provider.settings;
-    for (agent, slots) in settings.guaranteed.iter().filter(|(agent, _)| !leaning.contains(&agent)) {
+    let most = most_slots(settings);
+    let slots_are_sound = report.is_sound(&key_path(path, "slots")) && report.is_whole(&key_path(path, "adaptive"));
+    let strange = settings.guaranteed.iter().filter(|(agent, _)| {
+        let may_be = unplaced.contains(&agent) || !report.is_sound(&key_path("agents", agent.as_str()));
+        !leaning.contains(&agent) && !may_be
+    });
+    for (agent, slots) in strange.collect::<Vec<_>>() {
         let inner = key_path(&key, agent.as_str());
         let rule = "names no agent of this provider".to_owned();
         let value = Some(slots.to_string());
-        report.problems.push(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
+        report.tell(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
     }
     let agents = u32::try_from(leaning.len()).unwrap_or(u32::MAX);
-    let Some(slots) = settings.slots else {
-        if let Some((agent, guaranteed)) = settings.guaranteed.first() {
+    let Some((slots, slots_key)) = most else {
+        if let Some((agent, guaranteed)) = settings.guaranteed.first().filter(|_| slots_are_sound) {
             let inner = key_path(&key, agent.as_str());
-            let rule = format!("means nothing without {}", key_path(path, "slots"));
+            let rule = format!("means nothing without {0}.slots or {0}.adaptive", path);
             let value = Some(guaranteed.to_string());
-            report.problems.push(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
+            report.tell(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
         }
         return;
     };
-    let slots_key = key_path(path, "slots");
+    if !slots_are_sound {
+        return;
+    }
     if slots < agents && settings.guaranteed.is_empty() {
         if slots > 0 {
             let rule = format!("is fewer than its {agents} agents: none of them has a guaranteed share");
@@ -180,7 +200,7 @@ fn check_guaranteed(provider: &Provider, path: &str, leaning: &[&Name], report: 
         let rule = format!(
             "is too few: guaranteed shares need {needed} ({named} configured, {unnamed} agents with the usual share)"
         );
-        report.problems.push(Problem {
+        report.tell(Problem {
             origin: report.origin_of(&slots_key),
             key: slots_key,
             value: Some(slots.to_string()),

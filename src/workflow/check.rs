@@ -24,8 +24,14 @@ const NAME_RULE: &str = "must be 1 to 64 letters, digits, '-', '_' or '.', the f
 
 /// Reads and checks a workflow file. `file` is its name in messages, `agents` are the agents that exist.
 pub fn load(file: &str, bytes: &[u8], agents: &BTreeSet<Name>) -> Result<Workflow, InvalidWorkflow> {
+    load_for(file, bytes, Agents::Known(agents))
+}
+
+/// Reads and checks a workflow file that may name these agents. A refusal knows the agents that its steps name.
+pub fn load_for(file: &str, bytes: &[u8], agents: Agents<'_>) -> Result<Workflow, InvalidWorkflow> {
     let (definition, findings) = parse(file, bytes)?;
-    checked(definition, findings, Agents::Known(agents))
+    let named = definition.steps.iter().filter_map(|step| Name::try_new(&step.agent).ok()).collect();
+    checked(definition, findings, agents).map_err(|refused| refused.of_agents(named))
 }
 
 /// Which agents a workflow may name.
@@ -71,13 +77,14 @@ fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -
     let drafts: Vec<Draft> =
         (0..definition.steps.len()).map(|at| draft(at, &definition.steps[at], &names, agents, &mut findings)).collect();
     let dependencies: Dependencies = drafts.iter().map(|draft| draft.needs.clone()).collect();
-    let cycle = graph::cycle(&dependencies);
-    if let Some(cycle) = &cycle {
+    let cycles = graph::cycles(&dependencies);
+    for cycle in &cycles {
         add_cycle(&definition, cycle, &mut findings);
     }
-    let loops = match cycle {
-        Some(_) => Vec::new(),
-        None => check_loops::loops(&definition, &dependencies, &names, &mut findings),
+    let loops = if cycles.is_empty() {
+        check_loops::loops(&definition, &dependencies, &names, &mut findings)
+    } else {
+        Vec::new()
     };
     let in_loop = members(&loops);
     // A loop that is broken itself was told of; that its members have no `revision` is no news.
@@ -100,7 +107,8 @@ fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -
         .collect();
     let Some(steps) = compiled else { return Err(findings.into_refusal()) };
     let order = graph::order(&dependencies);
-    Ok(Workflow { name, hash: hash(&definition), output, steps, order, loops, definition })
+    let (hash, lines) = (hash(&definition), findings.into_lines());
+    Ok(Workflow { name, hash, output, steps, order, loops, definition, lines })
 }
 
 /// For each step that is part of a loop, which.
@@ -282,10 +290,13 @@ fn check_duration(path: &KeyPath, given: std::time::Duration, findings: &mut Fin
 fn add_cycle(definition: &Definition, cycle: &[usize], findings: &mut Findings) {
     let ids: Vec<&str> = cycle.iter().map(|step| definition.steps[*step].id.as_str()).collect();
     let Some(first) = cycle.first() else { return };
-    let rule = format!(
-        "the steps wait for each other in a cycle: {}; a step that is sent back by `revise` reads `revision.feedback`",
-        ids.join(" needs ")
-    );
+    let mut rule = format!("the steps wait for each other in a cycle: {}", ids.join(" needs "));
+    // Who sends a step back is tempted to have it need what it is told.
+    let is_sent_back =
+        |step: &StepDefinition| step.revise.as_ref().is_some_and(|back| ids.contains(&back.step.as_str()));
+    if definition.steps.iter().any(is_sent_back) {
+        rule.push_str("; a step that is sent back by `revise` reads `revision.feedback`");
+    }
     findings.add(&KeyPath::of_step(*first, ""), "", rule);
 }
 

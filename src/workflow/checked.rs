@@ -1,6 +1,6 @@
 //! A workflow that passed every check: compiled, with its graph and its hash. What is read here can be trusted.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use minijinja::value::Value;
 use serde_json::{Map, Value as Json};
@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::{
     definition::{Definition, Effects, InputDefinition, Join, OnCause, Presence},
     expression::{Expression, ExpressionError},
+    problem::KeyPath,
 };
 use crate::model::{name::Name, run::Cause};
 
@@ -21,6 +22,8 @@ pub struct Workflow {
     pub(super) steps: Vec<Step>,
     pub(super) order: Vec<usize>,
     pub(super) loops: Vec<Loop>,
+    /// Where keys stood in its file; none where it came from elsewhere.
+    pub(super) lines: HashMap<KeyPath, usize>,
 }
 
 impl Workflow {
@@ -47,6 +50,12 @@ impl Workflow {
     /// What a run is given, by name.
     pub fn inputs(&self) -> impl Iterator<Item = (&str, InputDefinition)> {
         self.definition.inputs.iter().map(|(name, input)| (name.as_str(), *input))
+    }
+
+    /// The line on which a key of a step (as in `on.error`), or of the workflow itself, stood if it came from a file.
+    pub fn line_of(&self, step: Option<usize>, key: &str) -> Option<usize> {
+        let path = step.map_or_else(|| KeyPath::of_workflow(key), |step| KeyPath::of_step(step, key));
+        self.lines.get(&path).copied()
     }
 
     /// The steps, in the author's order.

@@ -3,6 +3,22 @@
 /// For each step the steps that must end before it.
 pub type Dependencies = Vec<Vec<usize>>;
 
+/// Cycles: as many as have to be broken so that none is left.
+pub fn cycles(dependencies: &Dependencies) -> Vec<Vec<usize>> {
+    let mut left = dependencies.clone();
+    let mut found = Vec::new();
+    // Each round takes one dependency away, so it ends.
+    while let Some(around) = cycle(&left) {
+        if let [.., last, first] = around.as_slice()
+            && let Some(needs) = left.get_mut(*last)
+        {
+            needs.retain(|need| need != first);
+        }
+        found.push(around);
+    }
+    found
+}
+
 /// A cycle, if there is one: its steps in the order of dependence, the first repeated at the end.
 pub fn cycle(dependencies: &Dependencies) -> Option<Vec<usize>> {
     #[derive(Clone, Copy, PartialEq)]
@@ -83,6 +99,13 @@ mod tests {
             (vec![vec![], vec![0], vec![0], vec![1, 2]], None),
         ] {
             assert_eq!(cycle(&dependencies), want, "{dependencies:?}");
+        }
+        for (dependencies, want) in [
+            (vec![vec![1], vec![0], vec![3], vec![2]], vec![vec![0, 1, 0], vec![2, 3, 2]]),
+            (vec![vec![1, 2], vec![0], vec![0]], vec![vec![0, 1, 0], vec![0, 2, 0]]),
+            (vec![vec![1], vec![]], vec![]),
+        ] {
+            assert_eq!(cycles(&dependencies), want, "{dependencies:?}");
         }
     }
 

@@ -17,4 +17,5 @@ pub mod problem;
 mod references;
 pub mod stored;
 pub mod template_rules;
+pub(crate) mod toml_error;
 mod toml_reader;

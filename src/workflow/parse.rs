@@ -12,6 +12,7 @@ use super::{
         OnCause, Presence, ReviseDefinition, SCORE_DEFAULT, STEPS_MAX, Shape, StepDefinition,
     },
     problem::{Findings, InvalidWorkflow, KeyPath, quoted},
+    toml_error::said_of,
     toml_reader::{Fields, Reader},
 };
 use crate::model::{duration, run::Cause};
@@ -46,7 +47,7 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<(Definition, Findings), 
     let (root, errors) = DeTable::parse_recoverable(text);
     for error in &errors {
         let line = error.span().map_or(1, |span| reader.line(span.start));
-        reader.findings.add_at(Some(line), "TOML".to_owned(), "", error.message().trim().to_owned());
+        reader.findings.add_at(Some(line), "TOML".to_owned(), "", said_of(error, text));
     }
     if !errors.is_empty() {
         return Err(reader.findings.into_refusal());

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::model::name::Name;
+
 /// The longest value that a message repeats, in characters.
 const SHOWN_VALUE_CHARACTERS_MAX: usize = 80;
 /// The most problems that are kept; a file of garbage needs no more to be understood.
@@ -47,12 +49,23 @@ impl std::fmt::Display for Problem {
 #[error("{}", .problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct InvalidWorkflow {
     problems: Vec<Problem>,
+    agents: Vec<Name>,
 }
 
 impl InvalidWorkflow {
     /// All problems, in the order of the file. Never empty.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// The agents that its steps name, as far as it could be read: what is wrong with them can be told in the same go.
+    pub fn agents(&self) -> &[Name] {
+        &self.agents
+    }
+
+    /// The same of a workflow whose steps name these agents.
+    pub(super) fn of_agents(self, agents: Vec<Name>) -> Self {
+        Self { agents, ..self }
     }
 }
 
@@ -158,7 +171,13 @@ impl Findings {
     /// Everything found, in the order of the file.
     pub(super) fn into_refusal(mut self) -> InvalidWorkflow {
         self.problems.sort_by_key(|(line, _)| *line);
-        InvalidWorkflow { problems: self.problems.into_iter().map(|(_, problem)| problem).collect() }
+        let problems = self.problems.into_iter().map(|(_, problem)| problem).collect();
+        InvalidWorkflow { problems, agents: Vec::new() }
+    }
+
+    /// Where each key of the definition stood.
+    pub(super) fn into_lines(self) -> HashMap<KeyPath, usize> {
+        self.lines
     }
 
     fn line_of(&self, path: &KeyPath) -> Option<usize> {

@@ -10,6 +10,7 @@ use watertight::{
         breaker::state::StateName,
         compartment::settings::{CompartmentSettings, FeatureSettings, Rates, UnknownFeature},
         crowd::CallerScope,
+        fallback::Rank,
         ladder::{Effect, LighterTarget, Rung, RungRule},
         volume::VolumeSettings,
     },
@@ -26,7 +27,7 @@ use watertight::{
         parts::Parts,
         ports::TokioClock,
         reload::report::ReloadReport,
-        settings::{AgentSettings, LoadedModels, ProviderSettings},
+        settings::{AgentSettings, LoadedModels, ProviderSettings, TargetSettings},
         supervisor::BreakerAct,
     },
 };
@@ -155,6 +156,39 @@ async fn a_lighter_model_on_a_server_of_one_slot_is_asked() {
         assert_eq!((code(&got), small.count()), ("OK".to_owned(), turn), "{got:?}");
         settle().await;
     }
+}
+
+/// The loader refuses such ladders; whoever builds them in Rust gets each place asked once all the same.
+#[tokio::test(start_paused = true)]
+async fn no_place_is_asked_twice_by_way_of_other_agents() {
+    let at = |name: &str, provider: &str, model: &str| {
+        let mut settings = agent(name, provider);
+        settings.model = Some(model.to_owned());
+        settings.retry.attempts_max = 1;
+        settings
+    };
+    let [draft, first, again, same] = [(), (), (), ()].map(|()| Scripted::always(Answer::status(500)));
+    let further =
+        TargetSettings { provider: name("a"), model: Some("x".to_owned()), rank: Rank { order: 2, weight: 1 } };
+    let runtime = builder()
+        .provider(provider("a"))
+        .provider(provider("b"))
+        .agent(at("draft", "a", "x"), draft.clone())
+        .agent_with_targets(
+            at("small", "b", "s"),
+            Rank { order: 1, weight: 1 },
+            first.clone(),
+            vec![(further, again.clone() as Arc<_>)],
+        )
+        .agent(at("tiny", "a", "x"), same.clone())
+        .ladders(of_draft(whole(&[Rung::Lighter])))
+        .start()
+        .await
+        .unwrap();
+    let result = call(&runtime, "draft").await;
+    assert_eq!(code(&result), "AGENT_ERROR");
+    assert_eq!((draft.count(), first.count(), again.count(), same.count()), (1, 1, 0, 0), "{:?}", codes_of(&result));
+    assert_eq!(codes_of(&result), ["a/x AGENT_ERROR", "b/s AGENT_ERROR", "tiny NOT_FOUND"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -110,7 +110,10 @@ fn an_application_becomes_agents() {
     ] {
         assert_eq!(at(&tree, path).as_deref(), Some(want), "{path}\n{}", imported.config);
     }
-    assert_eq!(at(&tree, "agents.style.breaker.slow_call"), None, "an attempt of 20 s is over before it could be slow");
+    for key in ["slow_call", "slow_share"] {
+        let path = format!("agents.style.breaker.{key}");
+        assert_eq!(at(&tree, &path), None, "an attempt of 20 s is over before it could be slow");
+    }
     assert_eq!(tree["agents"].as_table().unwrap().len(), 4);
 }
 

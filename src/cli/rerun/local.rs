@@ -9,7 +9,7 @@ use crate::{
         assemble,
         exit::Stop,
         file_reach::FileGiver,
-        project::Project,
+        project::{Project, Purpose},
         run_command::follow,
         say::say,
         storage::{self, file_settings, journal_settings},
@@ -30,7 +30,7 @@ pub(super) async fn rerun(args: &RerunArgs, prompt: Option<String>) -> Result<Pa
     let folder = args.folder.clone().unwrap_or_else(|| ".".into());
     let project = ProjectArgs { folder, config: args.config.clone(), workflow: None, set: args.set.clone() };
     let project = Project::read(&project)?;
-    let (_, settings) = project.workflows_and_settings()?;
+    let (_, settings) = project.workflows_and_settings(Purpose::Run)?;
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }

@@ -35,15 +35,13 @@ impl AdaptiveSettings {
             broken.push(InvalidSetting::new("min", self.min, format!("must be 1 to {LIMIT_MAX}")));
         }
         if self.max < self.min || self.max > LIMIT_MAX {
-            broken.push(InvalidSetting::new(
-                "max",
-                self.max,
-                format!("must be from min ({}) to {LIMIT_MAX}", self.min),
-            ));
+            let rule = format!("must be from min ({}) to {LIMIT_MAX}", self.min);
+            let invalid = InvalidSetting::new("max", self.max, rule);
+            broken.push(if self.max > LIMIT_MAX { invalid } else { invalid.against(&["min"]) });
         }
         if !(self.min..=self.max).contains(&self.start) {
             let rule = format!("must be from min ({}) to max ({})", self.min, self.max);
-            broken.push(InvalidSetting::new("start", self.start, rule));
+            broken.push(InvalidSetting::new("start", self.start, rule).against(&["min", "max"]));
         }
         if !(self.tolerance > 1.0 && self.tolerance <= 100.0) {
             broken.push(InvalidSetting::new("tolerance", self.tolerance, "must be over 1 and at most 100"));

@@ -170,7 +170,7 @@ impl BreakerSettings {
             && self.trials > calls
         {
             let rule = "must not be larger than window_calls";
-            broken.push(InvalidSetting::new("trials", self.trials, rule));
+            broken.push(InvalidSetting::new("trials", self.trials, rule).against(&["window_calls"]));
         }
         broken
     }
@@ -186,12 +186,6 @@ impl BreakerSettings {
         match self.window {
             WindowKind::Calls(calls) => {
                 rule((1..=WINDOW_CALLS_MAX).contains(&calls), "window_calls", calls.to_string(), "must be 1 to 10000");
-                rule(
-                    self.calls_min <= calls,
-                    "calls_min",
-                    self.calls_min.to_string(),
-                    "must not be larger than window_calls: it would never judge",
-                );
             }
             WindowKind::Time(window) => {
                 let seconds = window >= Duration::from_secs(1) && window <= WINDOW_MAX && window.subsec_nanos() == 0;
@@ -250,12 +244,24 @@ impl BreakerSettings {
                 "must be longer than 0 and at most 7 days",
             );
         }
-        rule(
-            self.open_max >= self.open,
-            "open_max",
-            format!("{:?}", self.open_max),
-            "must be at least as long as `open`",
-        );
+        broken.extend(self.check_pairs());
+        broken
+    }
+
+    /// Rules between two settings.
+    fn check_pairs(&self) -> Vec<InvalidSetting> {
+        let mut broken = Vec::new();
+        if let WindowKind::Calls(calls) = self.window
+            && self.calls_min > calls
+        {
+            let rule = "must not be larger than window_calls: it would never judge";
+            broken.push(InvalidSetting::new("calls_min", self.calls_min, rule).against(&["window_calls"]));
+        }
+        if self.open_max < self.open {
+            let value = format!("{:?}", self.open_max);
+            let rule = "must be at least as long as `open`";
+            broken.push(InvalidSetting::new("open_max", value, rule).against(&["open"]));
+        }
         broken
     }
 }

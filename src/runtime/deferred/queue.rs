@@ -132,7 +132,11 @@ impl DeferredQueue {
         let now = shared.now();
         let created_ms = shared.clock.unix_ms(now);
         let id = shared.call_id(now);
-        let owner = owner_of(context, &settings.priority);
+        let mut owner = owner_of(context, &settings.priority);
+        // A name that nobody knows is nobody's: it is made, counted and told of as the feature that takes it in.
+        if let Some(feature) = shared.compartments.feature_of(context.feature.as_deref()) {
+            owner.feature = Some(feature.to_string());
+        }
         let hash = context.idempotency_key.is_some().then(|| hex(&Sha256::digest(text.as_bytes())));
         let head = DeferredHead {
             idempotency_key: context.idempotency_key.clone().unwrap_or_else(|| id.clone()),

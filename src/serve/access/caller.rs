@@ -187,6 +187,7 @@ impl Caller {
             asked: None,
             ladder: self.ladder,
             names: Names::Known,
+            places_asked: Vec::new(),
             waited: Duration::ZERO,
         }
     }

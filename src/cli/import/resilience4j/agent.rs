@@ -19,6 +19,8 @@ use crate::{
 
 /// What an attempt of an `http` agent, and a call, have here unless configured.
 const OUR_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is slow unless configured.
+const OUR_SLOW_CALL: Duration = Duration::from_secs(30);
 const OUR_CALL_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Every property that some agent may take, as (module, relaxed name).
@@ -75,8 +77,9 @@ pub(super) fn tables(modules: &Modules, instance: &str, name: &str, ledger: &mut
     let plan = plan.unwrap_or_else(|| retry::write_none(&mut retry_table));
     let limit = with(modules, "timelimiter", instance, ledger, time_limit).flatten();
     let slow = with(modules, "circuitbreaker", instance, ledger, |effective| {
-        breaker::write(effective, &mut breaker_table);
-        slow_call(effective, &mut breaker_table, limit)
+        let slow = slow_call(effective, &mut breaker_table, limit);
+        breaker::write(effective, &mut breaker_table, slow.unseen);
+        slow.asked
     });
     write_timeouts(&mut own, limit, slow.flatten(), plan);
     with(modules, "ratelimiter", instance, ledger, rate_limit);
@@ -142,17 +145,29 @@ fn time_limit(own: &mut Effective<'_>) -> Option<Duration> {
     Some(limit)
 }
 
-/// The threshold of slowness, if an attempt can reach it before it ends. Returns it where it asks for longer timeouts than ours.
-fn slow_call(own: &mut Effective<'_>, table: &mut TomlTable, limit: Option<Duration>) -> Option<Duration> {
-    let (given, slow) = own.read("slowcalldurationthreshold", |node| duration(node, BareUnit::Milliseconds))?;
+/// What is slow.
+#[derive(Default)]
+struct Slowness {
+    /// The threshold that was written.
+    asked: Option<Duration>,
+    /// After how long an attempt ends, where that is before it could be slow: a share of slow ones means nothing then.
+    unseen: Option<Duration>,
+}
+
+/// The threshold of slowness, if an attempt can reach it before it ends.
+fn slow_call(own: &mut Effective<'_>, table: &mut TomlTable, limit: Option<Duration>) -> Slowness {
+    let read = |node: &_| duration(node, BareUnit::Milliseconds);
+    let Some((given, slow)) = own.read("slowcalldurationthreshold", read) else {
+        return Slowness { asked: None, unseen: limit.filter(|limit| OUR_SLOW_CALL >= *limit) };
+    };
     if slow.is_zero() {
         own.left(given, "must be longer than 0");
-        return None;
+        return Slowness::default();
     }
     if let Some(limit) = limit.filter(|limit| slow >= *limit) {
         let said = format!("an attempt ends after {} (its time limit): none could be seen to be slow", format(limit));
         own.left(given, said);
-        return None;
+        return Slowness { asked: None, unseen: Some(limit) };
     }
     // Room for the call around it within what can be configured.
     let slow_max = DURATION_MAX / 2;
@@ -166,7 +181,7 @@ fn slow_call(own: &mut Effective<'_>, table: &mut TomlTable, limit: Option<Durat
     } else {
         own.taken(given, said);
     }
-    Some(written)
+    Slowness { asked: Some(written), unseen: None }
 }
 
 /// Timeouts of attempt and call that leave room for all that was taken.

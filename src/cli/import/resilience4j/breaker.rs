@@ -23,8 +23,9 @@ const THEIR_GROWTH: f64 = 1.5;
 const THEIR_RANDOM_FACTOR: f64 = 0.5;
 
 /// Writes the breaker's table. `slow_call` is judged by the agent's timeouts and comes from there.
-pub(super) fn write(own: &mut Effective<'_>, table: &mut TomlTable) {
-    shares(own, table);
+/// `unseen` is after how long an attempt ends, where that is before it could be slow.
+pub(super) fn write(own: &mut Effective<'_>, table: &mut TomlTable, unseen: Option<Duration>) {
+    shares(own, table, unseen);
     let window = window(own, table);
     open(own, table);
     half_open(own, table, window);
@@ -41,9 +42,17 @@ pub(super) fn write(own: &mut Effective<'_>, table: &mut TomlTable) {
     }
 }
 
-fn shares(own: &mut Effective<'_>, table: &mut TomlTable) {
+fn shares(own: &mut Effective<'_>, table: &mut TomlTable, unseen: Option<Duration>) {
     for (name, key) in [("failureratethreshold", "failure_share"), ("slowcallratethreshold", "slow_share")] {
         if let Some((given, share)) = own.read(name, share_of_percent) {
+            if let Some(ends) = unseen.filter(|_| key == "slow_share") {
+                let ends = format(ends);
+                own.left(
+                    given,
+                    format!("an attempt ends after {ends} (its time limit): none could be seen to be slow"),
+                );
+                continue;
+            }
             table.set(key, float(share));
             own.taken(given, format!("breaker.{key} = {share}"));
         }
