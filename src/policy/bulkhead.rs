@@ -391,8 +391,9 @@ impl Bulkhead {
         let age_mean = u64::try_from(age_sum).unwrap_or(u64::MAX) as f64 / (count * 1e9);
         let hold_mean = self.hold_mean.unwrap_or(age_mean * 2.0);
         let estimate = (hold_mean - age_mean).max(hold_mean / count);
-        // At most 10 s, so nothing of it is cut off.
-        Duration::from_nanos((estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread * 1e9) as u64)
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 10 s, as nanoseconds")]
+        let nanoseconds = (estimate.clamp(RETRY_AFTER_MIN.as_secs_f64(), most) * spread * 1e9) as u64;
+        Duration::from_nanos(nanoseconds)
     }
 }
 
