@@ -57,7 +57,7 @@ async fn run_once(args: RunArgs) -> Result<(), Stop> {
     let call_log = log.as_ref().map(|log| Arc::clone(log) as Arc<dyn CallLog>);
     let runtime = assemble::runtime(&project, &settings, call_log).await?;
     let deadline = deadline.into_iter().chain(settings.run.deadline).min();
-    let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::default() };
+    let request = RunRequest { workflow: Arc::new(workflow), input, deadline, context: CallContext::own() };
     // Heard from here on: the first request may be out before anybody waits for the run.
     let mut interrupt = pin!(tokio::signal::ctrl_c());
     if let Some(heard) = interrupt.as_mut().now_or_never() {

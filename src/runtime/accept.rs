@@ -157,7 +157,8 @@ impl Runtime {
         if self.shared.stopping.is_cancelled() || self.shared.frozen.load(Ordering::Acquire) {
             return Err(stopping());
         }
-        self.may_start(&new.workflow, new.owner.feature.as_deref(), new.owner.tenant.as_deref())?;
+        let (feature, tenant) = (new.owner.feature.as_deref(), new.owner.tenant.as_deref());
+        self.may_start(&new.workflow, (feature, tenant, Names::Known))?;
         if self.runs.live_count() >= RUNS_LIVE_MAX {
             return Err(Box::new(Envelope::new(ErrorCode::LoadShed, "too many runs are live").with_retry_after(1.0)));
         }

@@ -83,6 +83,12 @@ pub struct Degraded {
 }
 
 impl CallContext {
+    /// Of whoever this process is: a program's own call, or the supervisor's. It is of no feature and no tenant, whatever is asked of
+    /// callers: it needs slots of provider and agent only.
+    pub fn own() -> Self {
+        Self { names: Names::Accepted, ..Self::default() }
+    }
+
     /// Whose slots it needs.
     pub(crate) fn asking(&self) -> Asking<'_> {
         let (feature, tenant) = (self.feature.as_deref(), self.tenant.as_deref());

@@ -26,19 +26,26 @@ use crate::model::facts::Ending;
 pub struct GuardLayer<C> {
     handle: AgentHandle,
     classify: Arc<C>,
+    context: Arc<CallContext>,
 }
 
 impl<C> GuardLayer<C> {
     /// The guards of `handle`'s agent, which may well be one that does no work of its own
     /// ([`super::outside::OutsideBackend`]).
     pub fn new(handle: AgentHandle, classify: C) -> Self {
-        Self { handle, classify: Arc::new(classify) }
+        Self { handle, classify: Arc::new(classify), context: Arc::new(CallContext::own()) }
+    }
+
+    /// Whose calls these are: without it they are the program's own, of no feature and no tenant.
+    #[must_use]
+    pub fn on_behalf_of(self, context: CallContext) -> Self {
+        Self { context: Arc::new(context), ..self }
     }
 }
 
 impl<C> Clone for GuardLayer<C> {
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), classify: Arc::clone(&self.classify) }
+        Self { handle: self.handle.clone(), classify: Arc::clone(&self.classify), context: Arc::clone(&self.context) }
     }
 }
 
@@ -52,7 +59,8 @@ impl<S, C> Layer<S> for GuardLayer<C> {
     type Service = Guarded<S, C>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Guarded { inner, handle: self.handle.clone(), classify: Arc::clone(&self.classify) }
+        let Self { handle, classify, context } = self.clone();
+        Guarded { inner, handle, classify, context }
     }
 }
 
@@ -61,11 +69,17 @@ pub struct Guarded<S, C> {
     inner: S,
     handle: AgentHandle,
     classify: Arc<C>,
+    context: Arc<CallContext>,
 }
 
 impl<S: Clone, C> Clone for Guarded<S, C> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), handle: self.handle.clone(), classify: Arc::clone(&self.classify) }
+        Self {
+            inner: self.inner.clone(),
+            handle: self.handle.clone(),
+            classify: Arc::clone(&self.classify),
+            context: Arc::clone(&self.context),
+        }
     }
 }
 
@@ -104,7 +118,7 @@ where
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let mut admission = match self.handle.enter(&CallContext::default()) {
+        let mut admission = match self.handle.enter(&self.context) {
             Ok(admission) => admission,
             Err(error) => return Box::pin(std::future::ready(Err(GuardError::Refused(error)))),
         };

@@ -8,7 +8,7 @@ use metrics::Label;
 
 use super::{
     book::Entry,
-    call::CallContext,
+    call::{CallContext, LadderUse},
     core::{AgentCore, BreakerId, Shared, lock},
     handle::AgentHandle,
     metric,
@@ -157,7 +157,8 @@ impl Probing {
 /// Everything that a call takes, for a request of our own.
 fn enter(shared: &Arc<Shared>, agent: &Arc<AgentCore>) -> Option<Permit> {
     let handle = AgentHandle { shared: Arc::clone(shared), agent: Arc::clone(agent) };
-    handle.admit(&CallContext::default()).ok()
+    // A request of our own: no feature's, no tenant's, and no caller's to be counted.
+    handle.admit(&CallContext { ladder: LadderUse::StandsIn, ..CallContext::own() }).ok()
 }
 
 /// The warm-up that is to be made with this permit, if any is: the one that its call found necessary, or one ahead of every call.

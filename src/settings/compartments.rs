@@ -66,7 +66,7 @@ fn read_rules(root: &mut Reader<'_, '_>, mut settings: CompartmentSettings) -> C
         match &found {
             Some(_) => reader.explain("tier", name.as_str()),
             None if reader.report.is_sound(&key_path("tiers", &name)) => {
-                reader.refuse("tier", "must be one of [tiers]")
+                reader.refuse("tier", "must be one of [tiers]");
             }
             None => {}
         }

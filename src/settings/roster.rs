@@ -156,7 +156,7 @@ impl<'a> Roster<'a> {
         };
         let targets = take_targets(name, &mut table, report);
         let rank = targets.rank;
-        let provider = self.provider_of(targets.provider_key.clone(), &table, &place, is_written, report);
+        let provider = self.provider_of(&targets.provider_key, &table, &place, is_written, report);
         let targets = fitting_targets(&self.providers, targets, report);
         let read = provider.as_ref().and_then(|provider| self.providers.get(provider));
         let files = Files { folder, read: self.sources.read_file };
@@ -181,7 +181,7 @@ impl<'a> Roster<'a> {
     /// The agent's provider: the one it names at `key`, else the only one, else the embedded one. `None` where that is wrong or not known.
     fn provider_of(
         &mut self,
-        key: String,
+        key: &str,
         table: &Table,
         place: &Origin,
         is_written: bool,
@@ -189,7 +189,7 @@ impl<'a> Roster<'a> {
     ) -> Option<Name> {
         let names: Vec<&str> = self.named.iter().map(Name::as_str).collect();
         let problem =
-            |origin: &Origin, value, rule: String| Problem { origin: origin.clone(), key: key.clone(), value, rule };
+            |origin: &Origin, value, rule: String| Problem { origin: origin.clone(), key: key.to_owned(), value, rule };
         let chosen = match table.get("provider") {
             Some(node) => {
                 let value = Some(node.shown("provider"));

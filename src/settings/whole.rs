@@ -176,7 +176,7 @@ fn check_guaranteed(provider: &Provider, path: &str, (leaning, unplaced): (&[&Na
     let Some((slots, slots_key)) = most else {
         if let Some((agent, guaranteed)) = settings.guaranteed.first().filter(|_| slots_are_sound) {
             let inner = key_path(&key, agent.as_str());
-            let rule = format!("means nothing without {0}.slots or {0}.adaptive", path);
+            let rule = format!("means nothing without {path}.slots or {path}.adaptive");
             let value = Some(guaranteed.to_string());
             report.tell(Problem { origin: report.origin_of(&inner), key: inner, value, rule });
         }

@@ -108,7 +108,7 @@ fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -
     let Some(steps) = compiled else { return Err(findings.into_refusal()) };
     let order = graph::order(&dependencies);
     let (hash, lines) = (hash(&definition), findings.into_lines());
-    Ok(Workflow { name, hash, output, steps, order, loops, definition, lines })
+    Ok(Workflow { definition, name, hash, output, steps, order, loops, lines })
 }
 
 /// For each step that is part of a loop, which.

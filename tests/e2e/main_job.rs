@@ -25,6 +25,14 @@ fn one_command_makes_the_post() {
     assert_eq!((quiet.out, quiet.err.as_str()), (run.out, ""), "the same post each time, and nothing beside");
 }
 
+/// Compartments are for callers of a service; whoever runs the program is none of them.
+#[test]
+fn a_project_with_compartments_is_run_too() {
+    let given = ["--set", "features.chat.slots=2", "--set", "tiers.free.slots=1"];
+    let run = watertight(&[&["run", MOMENTLY, "--quiet"][..], &given].concat()).exits(0);
+    assert_shows(&run.out, &PHOTOS);
+}
+
 #[test]
 fn as_json_it_is_one_object_of_the_documented_shape() {
     let run = watertight(&["run", MOMENTLY, "--json", "--quiet"]).exits(0);

@@ -39,14 +39,21 @@ fn classify(result: &Result<u16, &'static str>) -> Ending {
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_guards_a_client_of_the_callers_own() {
-    let runtime = builder().provider(provider("local")).guarded(agent("mail", "local")).start().await.unwrap();
+    let chat =
+        CompartmentSettings { features: vec![FeatureSettings::new(name("chat"))], ..CompartmentSettings::default() };
+    let builder = builder().provider(provider("local")).compartments(chat);
+    let runtime = builder.guarded(agent("mail", "local")).start().await.unwrap();
     let asked = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&asked);
     let client = service_fn(move |status: u16| {
         *counted.lock().unwrap() += 1;
         async move { if status == 0 { Err("refused") } else { Ok(status) } }
     });
-    let mut guarded = GuardLayer::new(runtime.agent("mail").unwrap(), classify).layer(client);
+    let layer = GuardLayer::new(runtime.agent("mail").unwrap(), classify);
+    let somebodys = CallContext { feature: Some("export".into()), ..CallContext::default() };
+    let of_a_stranger = layer.clone().on_behalf_of(somebodys).layer(client.clone()).oneshot(200).await;
+    assert!(matches!(of_a_stranger, Err(GuardError::Refused(_))), "{of_a_stranger:?}");
+    let mut guarded = layer.layer(client);
     assert_eq!(guarded.ready().await.unwrap().call(200).await, Ok(200));
     for _ in 0..40 {
         assert_eq!(guarded.ready().await.unwrap().call(404).await, Ok(404), "a flood of 404 opens nothing");

@@ -2,25 +2,47 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use serde_json::json;
 use watertight::{
     model::facts::Ending,
-    policy::breaker::{settings::Probe, state::StateName},
+    policy::{
+        breaker::{settings::Probe, state::StateName},
+        compartment::settings::{CompartmentSettings, FeatureSettings, TierSettings},
+        volume::VolumeSettings,
+    },
     runtime::{
+        call::{CallContext, CallError, CallReply, CallRequest},
+        callers::CallerSettings,
         engine::{Part, Runtime},
         settings::AgentSettings,
     },
 };
 
 use crate::{
-    kit::{Answer, Scripted, agent, builder, call, code, model_server::ModelServer, pass, provider, settle},
+    kit::{Answer, Scripted, agent, builder, code, model_server::ModelServer, name, pass, provider, settle},
     support::{s, state},
 };
 
 async fn one_on(server: &Arc<ModelServer>, probe: Probe) -> Runtime {
     let mut settings = AgentSettings { model: Some("qwen".into()), ..agent("draft", "local") };
     settings.breaker.probe = probe;
-    let builder = builder().provider(provider("local")).agent(settings, server.model("qwen"));
-    builder.start().await.unwrap()
+    // Callers have to name both; the supervisor is none of them.
+    let compartments = CompartmentSettings {
+        features: vec![FeatureSettings::new(name("chat"))],
+        tiers: vec![TierSettings { slots: Some(1), ..TierSettings::new(name("free")) }],
+        ..CompartmentSettings::default()
+    };
+    let guarded = CallerSettings { volume: Some(VolumeSettings::of_calls(100)), ..CallerSettings::default() };
+    let builder = builder().provider(provider("local")).compartments(compartments).callers(guarded);
+    builder.agent(settings, server.model("qwen")).start().await.unwrap()
+}
+
+/// A call of the program's own.
+async fn call(runtime: &Runtime, agent: &str) -> Result<CallReply, CallError> {
+    let request = CallRequest { context: CallContext::own(), ..CallRequest::of(json!({"x": 1})) };
+    let result = runtime.agent(agent).unwrap().call(request).await;
+    settle().await;
+    result
 }
 
 /// Five refused connections, then half-open.
@@ -48,6 +70,7 @@ async fn nobody_calls_and_it_closes_by_itself() {
         assert_eq!(state(&runtime, "agent:draft"), StateName::Closed, "{probe:?}");
         assert_eq!(server.loads.load(Ordering::SeqCst), loads, "{probe:?}");
         assert_eq!(server.attempts.lock().unwrap().len(), 0, "no call was made");
+        assert_eq!(runtime.callers()[0].volume.admitted, 5, "nobody is charged for a trial of the supervisor's");
         assert_eq!(runtime.agent("draft").unwrap().in_flight(), 0);
     }
 }

@@ -69,7 +69,9 @@ impl Reader<'_, '_> {
             if keys.iter().all(|key| self.is_sound(key)) {
                 self.report.tell(problem);
             }
-            keys.iter().for_each(|key| self.report.doubt(key_path(&self.path, key)));
+            for key in keys {
+                self.report.doubt(key_path(&self.path, key));
+            }
         }
     }
 
