@@ -33,11 +33,15 @@ impl CallLogFile {
         let (records, waiting) = sync_channel::<CallRecord>(WAITING_MAX);
         let writer = std::thread::spawn(move || {
             let mut file = BufWriter::new(file);
-            for record in waiting {
-                serde_json::to_writer(&mut file, &record)?;
-                file.write_all(b"\n")?;
+            // Whoever reads along sees each call, and a kill takes none of them: only what comes faster than the disk is written together.
+            while let Ok(first) = waiting.recv() {
+                for record in std::iter::once(first).chain(waiting.try_iter()) {
+                    serde_json::to_writer(&mut file, &record)?;
+                    file.write_all(b"\n")?;
+                }
+                file.flush()?;
             }
-            file.flush()
+            Ok(())
         });
         Ok(Arc::new(Self {
             path: path.to_owned(),

@@ -29,7 +29,8 @@ fn make(args: &KeyNewArgs) -> Result<(), Stop> {
     if args.operator {
         lines.push_str("role = \"operator\"\n");
     }
-    say("The key, shown this once, is the line on standard output. For watertight.toml:");
+    // A comment, so that all of standard error can be added to the file as it is.
+    say("# The key, shown this once, is the line on standard output. For watertight.toml:");
     say("");
     say(lines.trim_end());
     print(&format!("{key}\n"))

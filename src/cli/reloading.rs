@@ -131,7 +131,8 @@ impl Reloading<'_> {
         match &became {
             Ok(changes) if changes.is_empty() => say("watertight: reloaded; every value is as it was"),
             Ok(changes) => {
-                say(&format!("watertight: reloaded, {} values are others:", changes.len()));
+                let are = if changes.len() == 1 { "value is another" } else { "values are others" };
+                say(&format!("watertight: reloaded, {} {are}:", changes.len()));
                 for change in changes {
                     say(&format!("  {change}"));
                 }

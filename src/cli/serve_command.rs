@@ -303,7 +303,8 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
     let stored = running.journal.take_over().await.map_err(Stop::usage)?;
     let resumed = running.runtime.resume(stored).len();
     if resumed > 0 {
-        say(&format!("watertight: {resumed} runs go on where they were"));
+        let go = if resumed == 1 { "run goes on where it was" } else { "runs go on where they were" };
+        say(&format!("watertight: {resumed} {go}"));
     }
     Ok(running)
 }

@@ -38,6 +38,7 @@ pub(crate) enum Guess {
 
 impl Guess {
     /// Every reason, in the order of the documentation.
+    #[cfg(feature = "serve")]
     pub(crate) const ALL: [Self; 4] = [Self::NoUsage, Self::Cut, Self::Cancelled, Self::Lost];
 
     /// Its label.

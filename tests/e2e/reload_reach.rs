@@ -42,7 +42,7 @@ fn reload(service: &mut Running) -> String {
     let began = std::time::Instant::now();
     loop {
         let said = service.said()[before..].to_owned();
-        if ["nothing has changed:\n  ", "every value is as it was", "values are others"]
+        if ["nothing has changed:\n  ", "every value is as it was", "values are others", "value is another"]
             .iter()
             .any(|end| said.contains(end))
         {

@@ -137,7 +137,7 @@ fn a_stop_tells_watchers_ends_well_and_loses_no_run() {
     service.end().exits(0);
 
     let (service, address) = serve(text(project.path()));
-    assert!(service.said().contains("1 runs go on"), "{}", service.said());
+    assert!(service.said().contains("1 run goes on"), "{}", service.said());
     let result = ask(address, "GET", &format!("/v1/runs/{id}/result?wait=60&token={token}"), "");
     assert_eq!(json_of(&result)["status"], "completed", "{result}");
     assert_eq!(json_of(&result)["output"], "/slow", "{result}");
@@ -320,6 +320,30 @@ fn whoever_cannot_open_the_journal_takes_nothing_over() {
     assert!(!first.said().contains("successor"), "{}", first.said());
     first.signal("TERM");
     first.end().exits(0);
+}
+
+/// Whoever reads a call log along sees each call soon, and a kill takes none of them.
+#[test]
+fn a_call_log_is_written_while_calls_are_made() {
+    let (agents, _) = agents();
+    let config = format!(
+        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n"
+    );
+    let project = folder(&[("watertight.toml", &config)]);
+    let log = project.path().join("calls.jsonl");
+    let args = ["serve", text(project.path()), "--listen", "127.0.0.1:0", "--call-log", text(&log)];
+    let mut service = Running::start(command(&args));
+    service.wait_for("journal: ");
+    let said = service.said();
+    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    for calls in 1..=2 {
+        let answer = ask(address, "POST", "/v1/agents/quick/call", r#"{"input":{}}"#);
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        wait_until("it is written down", || std::fs::read_to_string(&log).unwrap().lines().count() == calls);
+    }
+    service.signal("KILL");
+    drop(service.end());
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2);
 }
 
 /// A process that has the listening socket of the one before it, and waits for its journal.
