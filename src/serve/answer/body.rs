@@ -109,7 +109,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
 
 /// How many values a JSON text holds, more or less: one behind each sign that begins or parts some. What is no JSON is not counted well,
 /// and not read far.
-fn values_within(text: &[u8]) -> usize {
+pub fn values_within(text: &[u8]) -> usize {
     let (mut values, mut in_text, mut is_escaped) = (1, false, false);
     for byte in text {
         if in_text {

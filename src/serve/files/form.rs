@@ -16,7 +16,7 @@ use crate::{
     serve::{
         access::caller::{Caller, Named},
         answer::{
-            body::{parse, too_large},
+            body::{VALUES_MAX, parse, too_large, values_within},
             failure::Failure,
             large,
         },
@@ -212,10 +212,22 @@ async fn next_chunk(field: &mut Field<'_>) -> Result<Option<axum::body::Bytes>, 
     field.chunk().await.map_err(|error| Failure::invalid(format!("the form breaks off: {}", error.body_text())))
 }
 
+/// What is laid out as JSON of all parts together is bounded as a body is. Names of inputs are not looked at before that.
+fn check_values(form: &Form) -> Result<(), Failure> {
+    let is_json = |name: &str| matches!(name, REQUEST_PART | "input" | "deadline_ms");
+    let parts = form.fields.iter().filter(|(name, _)| is_json(name));
+    let values: usize = parts.map(|(_, text)| values_within(text.as_bytes())).sum();
+    if values > VALUES_MAX {
+        return Err(Failure::invalid(format!("the form holds more than {VALUES_MAX} values")));
+    }
+    Ok(())
+}
+
 /// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, `input` the inputs or
 /// some of them, other fields are inputs of their name (`workflow`, `feature`, `priority` and `deadline_ms` beside them), files are lists
 /// of their part's name.
 pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
+    check_values(form)?;
     let mut request = match form.fields.iter().find(|(name, _)| name == REQUEST_PART) {
         Some((_, text)) => parse::<Map<String, Value>>(text.as_bytes())?,
         None => Map::new(),
@@ -276,6 +288,16 @@ mod tests {
     fn form(fields: &[(&str, &str)], files: &[FormFile]) -> Form {
         let fields = fields.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
         Form { fields, files: files.to_vec(), ..Form::default() }
+    }
+
+    #[test]
+    fn values_of_all_parts_count_together() {
+        let many = format!("{{\"a\":[{}]}}", "0,".repeat(VALUES_MAX / 2) + "0");
+        assert!(as_run_request(&form(&[("input", &many)], &[])).is_ok());
+        let refused = as_run_request(&form(&[("input", &many), ("input", &many)], &[])).unwrap_err();
+        assert!(refused.envelope.message.contains("values"), "{}", refused.envelope.message);
+        let text = ",".repeat(VALUES_MAX);
+        assert!(as_run_request(&form(&[("notes", &text)], &[])).is_ok(), "a text is one value");
     }
 
     #[test]

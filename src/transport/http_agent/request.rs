@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     model::{contract, facts::Ending, reply::AttemptFailure},
@@ -70,7 +70,10 @@ pub fn contract_headers(request: &AttemptRequest, wanted: Wanted) -> Result<Head
 
 /// The body: `{"input": ...}`, or what the mapping's template gives.
 pub fn body(input: &Value, template: Option<&Template>) -> Result<Bytes, AttemptFailure> {
-    let Some(template) = template else { return Ok(Bytes::from(json!({ "input": input }).to_string())) };
+    let Some(template) = template else {
+        // Around the input as it is: a copy of tens of MB would hold up everybody else of this thread.
+        return Ok(Bytes::from(format!("{{\"input\":{input}}}")));
+    };
     let text = template.fill(input).map_err(|error| invalid_input(format!("the request cannot be filled: {error}")))?;
     match serde_json::from_str::<Value>(&text) {
         Ok(value) => Ok(Bytes::from(value.to_string())),
