@@ -9,7 +9,16 @@ use crate::{
 
 /// A number of tokens as a server tells it. One that no model can have used is as good as none.
 pub fn tokens(told: &Value) -> Option<u64> {
-    told.as_u64().filter(|tokens| *tokens <= SIDE_TOKENS_MAX)
+    // Some servers write whole numbers as floats.
+    let whole =
+        |number: f64| (number.fract() == 0.0 && (0.0..=SIDE_TOKENS_MAX as f64).contains(&number)).then_some(number);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number within a bound far below 2^53"
+    )]
+    let number = told.as_u64().or_else(|| told.as_f64().and_then(whole).map(|number| number as u64));
+    number.filter(|tokens| *tokens <= SIDE_TOKENS_MAX)
 }
 
 /// The usage in an object that names it in one of the common ways; `None` where it names neither side.

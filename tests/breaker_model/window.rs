@@ -137,7 +137,7 @@ proptest! {
                     list.write(Line { id, at: now, failed: Some(failed), slow });
                 }
                 Event::Pending { id } => {
-                    window.record_pending(id, now, source_of(id));
+                    let _ = window.record_pending(id, now, source_of(id));
                     list.write(Line { id, at: now, failed: None, slow: true });
                 }
                 Event::Forget { id } => {
@@ -168,7 +168,7 @@ proptest! {
                     let mark = if failed { Mark::Failed } else { Mark::Passed };
                     window.record(id, now, source_of(id), mark, slow);
                 }
-                Event::Pending { id } => window.record_pending(id, now, source_of(id)),
+                Event::Pending { id } => drop(window.record_pending(id, now, source_of(id))),
                 Event::Forget { id } => window.forget_pending(id),
                 Event::Wait { milliseconds } => now = now.after(Duration::from_millis(milliseconds)),
                 Event::Late { id, milliseconds } => {

@@ -209,8 +209,7 @@ impl Breaker {
         let mut effect = Effect { transitions: self.tick(now), ..Effect::default() };
         if pass.generation != self.generation {
             effect.stale = true;
-        } else if self.measures() {
-            self.window.record_pending(pass.id, now, source);
+        } else if self.measures() && self.window.record_pending(pass.id, now, source) {
             self.judge(now, &mut effect);
         }
         effect

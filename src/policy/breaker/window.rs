@@ -232,13 +232,14 @@ impl Window {
         self.insert(Entry { at: now, id, source, state, slow });
     }
 
-    /// Takes in an attempt that is slow already and still in flight.
-    pub fn record_pending(&mut self, id: u64, now: Timestamp, source: Source) {
+    /// Takes in an attempt that is slow already and still in flight. False where that was known: it says nothing new then.
+    pub fn record_pending(&mut self, id: u64, now: Timestamp, source: Source) -> bool {
         self.prune(now);
-        if self.entries.iter().any(|entry| entry.id == id && entry.state == EntryState::Pending) {
-            return;
+        let is_new = !self.entries.iter().any(|entry| entry.id == id && entry.state == EntryState::Pending);
+        if is_new {
+            self.insert(Entry { at: now, id, source, state: EntryState::Pending, slow: true });
         }
-        self.insert(Entry { at: now, id, source, state: EntryState::Pending, slow: true });
+        is_new
     }
 
     /// Takes a pending entry out again: its attempt ended as if it had never been.

@@ -29,8 +29,6 @@ const BESIDE_MESSAGES: [&str; 6] =
     ["tools", "functions", "response_format", "prediction", "documents", "chat_template_kwargs"];
 /// How deep texts are looked for.
 const DEPTH_MAX: usize = 32;
-/// Tokens that the answer to a prompt is taken for that asks for more than one.
-const ANSWERS_MAX: u64 = 128;
 
 /// What an agent's own request may need.
 pub(in crate::transport) fn of_asked(
@@ -79,7 +77,7 @@ fn output_max_of_body(kind: RelayKind, body: &RawObject) -> Option<u64> {
 /// one counts; `usual` holds where there is none.
 fn output_max(number: impl Fn(&str) -> Option<u64>, usual: Option<u64>) -> Option<u64> {
     let told = number("max_completion_tokens").max(number("max_tokens")).or(usual)?;
-    let answers = number("n").max(number("best_of")).unwrap_or(1).clamp(1, ANSWERS_MAX);
+    let answers = number("n").max(number("best_of")).unwrap_or(1).max(1);
     Some(told.saturating_mul(answers))
 }
 

@@ -42,6 +42,23 @@ fn fourteen_of_twenty_in_flight_open_it() {
     assert_eq!((opened.to, opened.reason, opened.value), (StateName::Open, Reason::SlowShare, Some(0.7)));
 }
 
+/// The same word twice is no new one: nothing is judged by what left the window meanwhile. (Found by the naive model.)
+#[test]
+fn an_attempt_that_is_known_to_be_slow_opens_nothing_again() {
+    let mut rig = Rig::new(|settings| {
+        settings.window = WindowKind::Time(seconds(16));
+        (settings.calls_min, settings.failure_share, settings.consecutive_failures) = (3, 0.875, None);
+    });
+    rig.play(".").wait(seconds(13));
+    let pass = rig.acquire().unwrap();
+    rig.play("xxxxxx").aged(pass);
+    assert_eq!(rig.state(), StateName::Closed, "six of seven");
+    rig.wait(seconds(3)).aged(pass);
+    assert_eq!(rig.state(), StateName::Closed, "six of six, and nothing happened");
+    rig.play("x");
+    assert_eq!(rig.state(), StateName::Open);
+}
+
 #[test]
 fn a_pending_entry_becomes_the_outcome_and_counts_once() {
     for (window, name) in [(WindowKind::Calls(20), "calls"), (WindowKind::Time(seconds(120)), "time")] {
