@@ -2,12 +2,13 @@
 //! may be short and still have a next one: no question looks at more than so many rows.
 
 use rusqlite::{Connection, OptionalExtension as _, types::Value as Sql};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{
     fault::Fault,
     number::{find_name, from_sql, name_text, run_id_of, run_key, status_of, to_sql},
     pack::unpack,
+    row_cursor::{List, RowCursor},
     written::WrittenRun,
 };
 use crate::{
@@ -39,35 +40,6 @@ impl TenantScope {
     }
 }
 
-/// Where to go on in a list: opaque for whoever holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Cursor(String);
-
-const CURSOR_PREFIX: &str = "r1-";
-
-impl Cursor {
-    fn after(row: i64) -> Self {
-        Self(format!("{CURSOR_PREFIX}{row:x}"))
-    }
-
-    /// A cursor that was handed out before; `None` if it never was.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::row_of(text).map(|_| Self(text.to_owned()))
-    }
-
-    fn row_of(text: &str) -> Option<i64> {
-        let digits = text.strip_prefix(CURSOR_PREFIX)?;
-        let row = i64::from_str_radix(digits, 16).ok()?;
-        (row > 0 && format!("{row:x}") == digits).then_some(row)
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
 /// Which runs are meant. Everything that is `None` or empty does not narrow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunFilter {
@@ -84,7 +56,7 @@ pub struct RunFilter {
     /// Accepted before this time; Unix milliseconds.
     pub until_ms: Option<u64>,
     /// After this place of the list.
-    pub cursor: Option<Cursor>,
+    pub cursor: Option<RowCursor>,
     /// At most so many; [`PAGE_MAX`] is the most.
     pub count_max: usize,
 }
@@ -134,7 +106,7 @@ pub struct RunPage {
     /// The runs.
     pub runs: Vec<RunSummary>,
     /// Where the next page begins; `None` = there is none.
-    pub next: Option<Cursor>,
+    pub next: Option<RowCursor>,
 }
 
 /// What is known of a run without looking into it.
@@ -234,7 +206,7 @@ pub(super) fn list(connection: &Connection, filter: RunFilter) -> Result<RunPage
         since_ms: filter.since_ms.map(to_sql),
         until_ms: filter.until_ms.map(to_sql),
     };
-    let before = filter.cursor.as_ref().and_then(|cursor| Cursor::row_of(&cursor.0)).unwrap_or(i64::MAX);
+    let before = RowCursor::row_before(filter.cursor);
     let (sql, tenant) = match &filter.scope {
         TenantScope::All => (format!("{HEAD} WHERE run.run < ?1 AND ?2 IS NOT NULL ORDER BY run.run DESC"), 0),
         TenantScope::One(tenant) => match find_name(connection, tenant.as_deref())? {
@@ -254,7 +226,7 @@ pub(super) fn list(connection: &Connection, filter: RunFilter) -> Result<RunPage
             runs.push(row.summary(connection)?);
         }
         if runs.len() >= count_max || looked_at >= ROWS_LOOKED_AT_MAX {
-            let next = rows.next()?.is_some().then(|| Cursor::after(last));
+            let next = rows.next()?.is_some().then(|| RowCursor::after(List::Runs, last));
             return Ok(RunPage { runs, next });
         }
     }

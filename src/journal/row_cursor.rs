@@ -4,6 +4,8 @@
 /// The lists that are read page by page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
+    /// Runs.
+    Runs,
     /// Calls that were put off.
     Deferred,
     /// Dead letters.
@@ -20,6 +22,7 @@ pub struct RowCursor {
 impl List {
     const fn prefix(self) -> &'static str {
         match self {
+            Self::Runs => "r1-",
             Self::Deferred => "d1-",
             Self::DeadLetters => "l1-",
         }
@@ -56,7 +59,7 @@ mod tests {
 
     #[test]
     fn only_what_was_handed_out_is_a_place() {
-        for list in [List::Deferred, List::DeadLetters] {
+        for list in [List::Runs, List::Deferred, List::DeadLetters] {
             for row in [1, 17, i64::MAX] {
                 let cursor = RowCursor::after(list, row);
                 assert_eq!(RowCursor::parse(list, &cursor.to_string()), Some(cursor));

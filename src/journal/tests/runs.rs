@@ -8,8 +8,9 @@ use super::support::*;
 use crate::{
     journal::{
         journal::{CheckDepth, SqliteJournal},
-        query::{Cursor, RunFilter, TenantScope},
+        query::{RunFilter, TenantScope},
         remove::Deletion,
+        row_cursor::{List, RowCursor},
     },
     model::{depth::VALUE_DEPTH_MAX, event::EventType, run::RunStatus},
     runtime::journal::{Acceptance, Journal as _, Origin, OriginKind},
@@ -284,7 +285,7 @@ async fn lists_are_paged_and_stay_within_their_scope() {
         assert!(page.runs.len() <= 6 && page.runs.iter().all(|run| run.tenant.as_deref() == Some("acme")));
         seen.extend(page.runs.into_iter().map(|run| run.run_id));
         let Some(next) = page.next else { break };
-        filter.cursor = Some(Cursor::parse(next.as_str()).unwrap());
+        filter.cursor = Some(RowCursor::parse(List::Runs, &next.to_string()).unwrap());
     }
     let wanted: Vec<String> =
         (0..25).rev().filter(|number| number % 5 != 0).map(|number| format!("run-{number}")).collect();
@@ -302,7 +303,7 @@ async fn lists_are_paged_and_stay_within_their_scope() {
     assert_eq!(count(RunFilter { since_ms: Some(T0 + 20_000), ..all() }).await, 5);
     assert_eq!(count(RunFilter { until_ms: Some(T0 + 20_000), ..all() }).await, 20);
     for text in ["", "r1-", "r1-0", "r1-zz", "r1--1", "r1-01", "r1-ffffffffffffffffffff"] {
-        assert_eq!(Cursor::parse(text), None, "{text}");
+        assert_eq!(RowCursor::parse(List::Runs, text), None, "{text}");
     }
 
     let head = journal.head(acme(), "run-1").await.unwrap().unwrap();

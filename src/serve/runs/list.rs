@@ -6,11 +6,17 @@ use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    journal::query::{Cursor, PAGE_MAX, RunFilter, RunSummary, TenantScope},
+    journal::{
+        query::{PAGE_MAX, RunFilter, RunSummary, TenantScope},
+        row_cursor::List,
+    },
     model::run::RunStatus,
     serve::{
         access::caller::Caller,
-        answer::{failure::Failure, query::Asked},
+        answer::{
+            failure::Failure,
+            query::{Asked, cursor_of},
+        },
         state::AppState,
     },
 };
@@ -50,8 +56,7 @@ pub struct RunList {
     #[schema(value_type = Vec<Object>)]
     pub data: Vec<RunSummary>,
     /// Where the next page begins; `null` = there is none.
-    #[schema(value_type = Option<String>)]
-    pub next_cursor: Option<Cursor>,
+    pub next_cursor: Option<String>,
 }
 
 /// The routes.
@@ -69,7 +74,7 @@ pub(crate) async fn runs(
     let _place = state.caps.query()?;
     let filter = filter_of(&caller, query)?;
     let page = state.running().await?.journal.runs(filter).await?;
-    Ok(Answer(RunList { data: page.runs, next_cursor: page.next }))
+    Ok(Answer(RunList { data: page.runs, next_cursor: page.next.map(|next| next.to_string()) }))
 }
 
 fn filter_of(caller: &Caller, query: ListQuery) -> Result<RunFilter, Failure> {
@@ -80,10 +85,7 @@ fn filter_of(caller: &Caller, query: ListQuery) -> Result<RunFilter, Failure> {
         Some(tenant) => return Err(Failure::not_found(format_args!("tenant {tenant:?}"))),
     };
     let statuses = query.status.as_deref().map(statuses_of).transpose()?.unwrap_or_default();
-    let cursor = match query.cursor {
-        None => None,
-        Some(text) => Some(Cursor::parse(&text).ok_or_else(|| Failure::invalid("cursor was never handed out"))?),
-    };
+    let cursor = cursor_of(List::Runs, query.cursor.as_deref())?;
     let count_max = query.limit.unwrap_or(PAGE_DEFAULT);
     if !(1..=PAGE_MAX).contains(&count_max) {
         return Err(Failure::invalid(format!("limit must be from 1 to {PAGE_MAX}")));
