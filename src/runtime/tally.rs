@@ -6,12 +6,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::token_count::{COUNTED_BYTES_MAX, TokenCounter, as_count, scale_up};
 use crate::model::reply::Usage;
 
-/// How an answer comes: that decides what is known of one that does not come to its end.
+/// How an answer is wanted, and how it comes: that decides what is known of one that does not come to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerForm {
     /// All at once. A server may go on with it though nobody listens any more, and bills it: what was made until then nobody can know.
     Whole,
-    /// Piece by piece. A server stops when its listener leaves: what was made is what came.
+    /// Piece by piece; where it is wanted so, a whole one is understood too. A server stops when its listener leaves: what was made is what came.
     Stream,
 }
 

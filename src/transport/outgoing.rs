@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use reqwest::{Method, header::HeaderMap};
 
-use super::{http_agent::request::Wanted, vendor_budget::VendorWord};
+use super::vendor_budget::VendorWord;
 use crate::runtime::{
     capture::CaptureSlot,
     ports::{AttemptRequest, Progress},
@@ -37,14 +37,14 @@ pub struct Ears<'a> {
     /// Where the exchange is left word for word, if it may be kept.
     pub(super) capture: Option<&'a CaptureSlot>,
     /// Who counts what it uses.
-    tally: Option<(&'a Arc<Tally>, Wanted)>,
+    tally: Option<(&'a Arc<Tally>, AnswerForm)>,
     /// Where the vendor's word of the model goes.
     vendor: Option<&'a VendorWord>,
 }
 
 impl<'a> Ears<'a> {
     /// Those of an attempt that asks for such an answer.
-    pub fn of(request: &'a AttemptRequest, progress: &'a Progress, wanted: Wanted) -> Self {
+    pub fn of(request: &'a AttemptRequest, progress: &'a Progress, wanted: AnswerForm) -> Self {
         Self { capture: request.capture.as_ref(), tally: Some((progress.tally(), wanted)), vendor: None }
     }
 
@@ -56,10 +56,7 @@ impl<'a> Ears<'a> {
     /// The request is made; its body tells when it leaves.
     pub(super) fn body(self, body: Option<Bytes>) -> Option<reqwest::Body> {
         let Some((tally, wanted)) = self.tally else { return body.map(reqwest::Body::from) };
-        tally.asks(match wanted {
-            Wanted::Whole => AnswerForm::Whole,
-            Wanted::Stream => AnswerForm::Stream,
-        });
+        tally.asks(wanted);
         if body.is_none() {
             // Nothing tells when that leaves.
             tally.left();

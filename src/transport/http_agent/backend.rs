@@ -7,7 +7,10 @@ use crate::{
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::{
+        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+        tally::AnswerForm,
+    },
     transport::{
         client::{Answer, ProviderClient},
         outgoing::{Ears, Outgoing},
@@ -19,7 +22,7 @@ use crate::{
 use super::{
     mapping::{CheckedMapping, HttpMapping, InvalidMapping},
     reading::{self, Frame},
-    request::{self, Wanted},
+    request,
 };
 
 /// An agent that is a service of the user's.
@@ -37,7 +40,7 @@ impl HttpAgent {
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
         progress.tally().prepares();
-        let wanted = if progress.is_watched() { Wanted::Stream } else { Wanted::Whole };
+        let wanted = if progress.is_watched() { AnswerForm::Stream } else { AnswerForm::Whole };
         let mut headers = request::contract_headers(request, wanted)?;
         for (name, value) in &self.mapping.headers {
             headers.insert(name.clone(), value.clone());
@@ -51,8 +54,8 @@ impl HttpAgent {
         let clock = StreamClock::start(request.timeouts);
         let sent = self.client.send_heard(outgoing, &self.mapping.errors, Ears::of(request, progress, wanted));
         let answer = match wanted {
-            Wanted::Whole => sent.await?,
-            Wanted::Stream => clock.within(sent).await??,
+            AnswerForm::Whole => sent.await?,
+            AnswerForm::Stream => clock.within(sent).await??,
         };
         if answer.is_event_stream {
             return self.read_stream(answer, clock, progress).await;

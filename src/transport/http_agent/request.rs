@@ -6,19 +6,10 @@ use serde_json::Value;
 
 use crate::{
     model::{contract, facts::Ending, reply::AttemptFailure},
-    runtime::ports::AttemptRequest,
+    runtime::{ports::AttemptRequest, tally::AnswerForm},
 };
 
 use crate::transport::template::Template;
-
-/// Whether the answer is wanted whole or as it comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
-    /// Whole.
-    Whole,
-    /// As it comes; a whole answer is also understood.
-    Stream,
-}
 
 /// The code of an input that the agent cannot be called with.
 pub const INVALID_INPUT_CODE: &str = "invalid_input";
@@ -36,12 +27,12 @@ pub fn invalid_input(message: String) -> AttemptFailure {
 }
 
 /// All headers of the contract for one attempt.
-pub fn contract_headers(request: &AttemptRequest, wanted: Wanted) -> Result<HeaderMap, AttemptFailure> {
+pub fn contract_headers(request: &AttemptRequest, wanted: AnswerForm) -> Result<HeaderMap, AttemptFailure> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     match wanted {
-        Wanted::Whole => headers.insert(ACCEPT, HeaderValue::from_static("application/json")),
-        Wanted::Stream => {
+        AnswerForm::Whole => headers.insert(ACCEPT, HeaderValue::from_static("application/json")),
+        AnswerForm::Stream => {
             // A packed stream is held back until a block of it is full.
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json;q=0.5"))

@@ -13,11 +13,11 @@ use crate::{
     runtime::{
         ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, WarmUp},
         relay::RelayKind,
+        tally::AnswerForm,
     },
     transport::{
         client::{Answer, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
-        http_agent::request::Wanted,
         ndjson::{JsonObject, NdjsonDecoder, NdjsonError},
         openai::{completion::Completion, estimate, output, request::headers, settings::InvalidOpenAi},
         outgoing::{Ears, Outgoing},
@@ -87,8 +87,8 @@ impl OllamaAgent {
         let ears = Ears::of(request, progress, wanted);
         let sent = self.client.send_heard(outgoing, &no_pointers, ears);
         let answer = match wanted {
-            Wanted::Whole => sent.await,
-            Wanted::Stream => clock.within(sent).await?,
+            AnswerForm::Whole => sent.await,
+            AnswerForm::Stream => clock.within(sent).await?,
         }
         .map_err(corrected)?;
         let status = answer.head.status;
@@ -186,7 +186,7 @@ impl Backend for OllamaAgent {
     fn refuses<'a>(&'a self, request: &'a AttemptRequest) -> BoxFuture<'a, Option<AttemptFailure>> {
         Box::pin(async move {
             let prepared = match &request.relay {
-                None => request::chat(&self.agent, request, Wanted::Stream).await.map(|_| ()),
+                None => request::chat(&self.agent, request, AnswerForm::Stream).await.map(|_| ()),
                 Some(relay) => match relay.kind {
                     RelayKind::Chat => exchange::check(&self.agent, relay).await,
                     RelayKind::Embeddings => embeddings::check(&self.agent, relay).await,

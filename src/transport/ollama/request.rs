@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     model::reply::AttemptFailure,
-    runtime::ports::AttemptRequest,
+    runtime::{ports::AttemptRequest, tally::AnswerForm},
     transport::{
-        http_agent::request::{Wanted, invalid_input},
+        http_agent::request::invalid_input,
         openai::{images, request as openai_request, settings::StreamUpstream},
     },
 };
@@ -27,16 +27,16 @@ pub(super) struct ChatRequest {
 }
 
 /// Whether this attempt asks for a stream.
-pub(super) fn wanted(agent: &CheckedOllama, is_watched: bool) -> Wanted {
+pub(super) fn wanted(agent: &CheckedOllama, is_watched: bool) -> AnswerForm {
     let always = agent.asked.settings.stream_upstream == StreamUpstream::Always;
-    if always || is_watched { Wanted::Stream } else { Wanted::Whole }
+    if always || is_watched { AnswerForm::Stream } else { AnswerForm::Whole }
 }
 
 /// The body of the request of this attempt. Refused, with nothing sent: a prompt that says nothing, one that does not fit.
 pub(super) async fn chat(
     agent: &CheckedOllama,
     attempt: &AttemptRequest,
-    wanted: Wanted,
+    wanted: AnswerForm,
 ) -> Result<ChatRequest, AttemptFailure> {
     let settings = &agent.asked.settings;
     let (input, images) = images::taken_out(&attempt.input);
@@ -81,7 +81,7 @@ pub(super) struct Body {
     /// Of sampling; those of the context are added here.
     pub(super) options: Map<String, Value>,
     pub(super) output_cap: Option<u64>,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: AnswerForm,
 }
 
 impl Body {
@@ -100,7 +100,7 @@ impl Body {
         let mut fields = Map::new();
         fields.insert("model".to_owned(), json!(agent.model()));
         fields.insert("messages".to_owned(), Value::from(self.messages));
-        fields.insert("stream".to_owned(), json!(self.wanted == Wanted::Stream));
+        fields.insert("stream".to_owned(), json!(self.wanted == AnswerForm::Stream));
         fields.extend(self.format.map(|format| ("format".to_owned(), format)));
         fields.insert("options".to_owned(), Value::Object(options));
         fields.insert("keep_alive".to_owned(), agent.keep_alive.on_the_wire());

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::{
     model::{facts::Ending, reply::AttemptFailure},
+    runtime::tally::AnswerForm,
     transport::{
         client::ProviderClient,
         error_body::{ErrorPointers, failure_inside_success},
-        http_agent::request::Wanted,
         outgoing::Outgoing,
         question,
     },
@@ -122,7 +122,7 @@ impl<'a> OllamaServer<'a> {
             format: None,
             options: serde_json::Map::new(),
             output_cap: None,
-            wanted: Wanted::Whole,
+            wanted: AnswerForm::Whole,
         };
         let outgoing = Outgoing {
             method: Method::POST,

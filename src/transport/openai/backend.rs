@@ -10,11 +10,11 @@ use crate::{
     runtime::{
         ports::{Asked, AttemptRequest, Backend, BoxFuture, ColdStart, Progress, TokenEstimate, WarmUp},
         relay::{Relay, RelayKind},
+        tally::AnswerForm,
     },
     transport::{
         client::ProviderClient,
         error_body::ErrorPointers,
-        http_agent::request::Wanted,
         outgoing::{Ears, Outgoing},
         reading::{AnswerReader as _, read_stream},
         sse::SseDecoder,
@@ -88,8 +88,8 @@ impl OpenAiAgent {
         let ears = Ears::of(request, progress, wanted).with_vendor(&self.vendor);
         let sent = self.client.send_heard(outgoing, &no_pointers, ears);
         let answer = match wanted {
-            Wanted::Whole => sent.await?,
-            Wanted::Stream => clock.within(sent).await??,
+            AnswerForm::Whole => sent.await?,
+            AnswerForm::Stream => clock.within(sent).await??,
         };
         let head = answer.head;
         let completion = if answer.is_event_stream {

@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     model::{contract, reply::AttemptFailure},
-    runtime::{ports::AttemptRequest, token_count::TokenCounter},
+    runtime::{ports::AttemptRequest, tally::AnswerForm, token_count::TokenCounter},
     transport::{
-        http_agent::request::{Wanted, invalid_input},
+        http_agent::request::invalid_input,
         template::{TemplateError, fill_callers_prompt},
     },
 };
@@ -32,12 +32,12 @@ pub(super) struct ChatRequest {
 }
 
 /// Whether this attempt asks for a stream. Several answers, probabilities and sound are only ever asked for whole.
-pub(in crate::transport) fn wanted(agent: &CheckedSettings, is_watched: bool) -> Wanted {
+pub(in crate::transport) fn wanted(agent: &CheckedSettings, is_watched: bool) -> AnswerForm {
     let extra = &agent.settings.extra;
     let several = extra.get("n").and_then(Value::as_u64).is_some_and(|count| count > 1);
     let whole_only = several || extra.get("logprobs") == Some(&Value::Bool(true)) || extra.contains_key("audio");
     let always = agent.settings.stream_upstream == StreamUpstream::Always && !whole_only;
-    if always || is_watched { Wanted::Stream } else { Wanted::Whole }
+    if always || is_watched { AnswerForm::Stream } else { AnswerForm::Whole }
 }
 
 /// The text of the prompt: the agent's own, unless this attempt brings another one.
@@ -57,7 +57,7 @@ pub(in crate::transport) async fn prompt(
 pub(super) async fn chat(
     agent: &CheckedSettings,
     attempt: &AttemptRequest,
-    wanted: Wanted,
+    wanted: AnswerForm,
 ) -> Result<ChatRequest, AttemptFailure> {
     let settings = &agent.settings;
     let (input, images) = images::taken_out(&attempt.input);
@@ -77,8 +77,8 @@ pub(super) async fn chat(
     let mut body = Map::new();
     body.insert("model".to_owned(), Value::from(settings.model.as_str()));
     body.insert("messages".to_owned(), Value::from(messages));
-    body.insert("stream".to_owned(), Value::from(wanted == Wanted::Stream));
-    if wanted == Wanted::Stream {
+    body.insert("stream".to_owned(), Value::from(wanted == AnswerForm::Stream));
+    if wanted == AnswerForm::Stream {
         body.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }
     let optional = [
@@ -101,10 +101,10 @@ fn response_format(schema: &Value) -> Value {
 }
 
 /// The headers of the request. Names of tenants and runs are none of a vendor's business.
-pub(in crate::transport) fn headers(request: &AttemptRequest, wanted: Wanted) -> Result<HeaderMap, AttemptFailure> {
+pub(in crate::transport) fn headers(request: &AttemptRequest, wanted: AnswerForm) -> Result<HeaderMap, AttemptFailure> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if wanted == Wanted::Stream {
+    if wanted == AnswerForm::Stream {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
     let known = [

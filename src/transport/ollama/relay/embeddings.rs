@@ -13,11 +13,12 @@ use crate::{
     runtime::{
         ports::{AttemptRequest, Progress},
         relay::{Relay, RelayPiece},
+        tally::AnswerForm,
     },
     transport::{
         client::ProviderClient,
         error_body::{AnswerHead, ErrorPointers, failure_inside_success},
-        http_agent::request::{Wanted, invalid_input},
+        http_agent::request::invalid_input,
         ollama::{failure::corrected, fit::Prompt, settings::CheckedOllama},
         openai::{
             relay::way_out::{hand_on, reply},
@@ -83,11 +84,11 @@ pub(in crate::transport::ollama) async fn embed(
     let outgoing = Outgoing {
         method: Method::POST,
         path: EMBED_PATH.to_owned(),
-        headers: headers(attempt, Wanted::Whole)?,
+        headers: headers(attempt, AnswerForm::Whole)?,
         body: Some(body),
     };
     let answer =
-        client.send_heard(outgoing, &ErrorPointers::default(), Ears::of(attempt, progress, Wanted::Whole)).await;
+        client.send_heard(outgoing, &ErrorPointers::default(), Ears::of(attempt, progress, AnswerForm::Whole)).await;
     let answer = answer.map_err(corrected)?;
     let head = answer.head;
     let told = answer.into_body().await?;

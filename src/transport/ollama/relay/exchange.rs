@@ -17,12 +17,12 @@ use crate::{
     runtime::{
         ports::{AttemptRequest, Progress},
         relay::{Relay, RelayForm},
+        tally::AnswerForm,
         tally::Tally,
     },
     transport::{
         client::ProviderClient,
         error_body::{AnswerHead, ErrorPointers},
-        http_agent::request::Wanted,
         ndjson::JsonObject,
         ollama::{
             backend::{objects_of, tell_of_load},
@@ -54,7 +54,7 @@ use super::{
 
 /// What a chat completion would be refused for before it is sent.
 pub(in crate::transport::ollama) async fn check(agent: &CheckedOllama, relay: &Relay) -> Result<(), AttemptFailure> {
-    request::chat(agent, &relay.body, Wanted::Stream).await.map(|_| ())
+    request::chat(agent, &relay.body, AnswerForm::Stream).await.map(|_| ())
 }
 
 /// Asks for a chat completion.
@@ -66,7 +66,7 @@ pub(in crate::transport::ollama) async fn chat(
     progress: &Progress,
 ) -> Result<Reply, AttemptFailure> {
     let always = agent.asked.settings.stream_upstream == StreamUpstream::Always;
-    let wanted = if always || relay.form != RelayForm::Whole { Wanted::Stream } else { Wanted::Whole };
+    let wanted = if always || relay.form != RelayForm::Whole { AnswerForm::Stream } else { AnswerForm::Whole };
     let asked = request::chat(agent, &relay.body, wanted).await?;
     let outgoing = Outgoing {
         method: Method::POST,
@@ -78,8 +78,8 @@ pub(in crate::transport::ollama) async fn chat(
     let no_pointers = ErrorPointers::default();
     let sent = client.send_heard(outgoing, &no_pointers, Ears::of(attempt, progress, wanted));
     let answer = match wanted {
-        Wanted::Whole => sent.await,
-        Wanted::Stream => clock.within(sent).await?,
+        AnswerForm::Whole => sent.await,
+        AnswerForm::Stream => clock.within(sent).await?,
     }
     .map_err(corrected)?;
     let head = answer.head;

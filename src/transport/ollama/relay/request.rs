@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     model::{raw_object::RawObject, reply::AttemptFailure},
+    runtime::tally::AnswerForm,
     transport::{
-        http_agent::request::{Wanted, invalid_input},
+        http_agent::request::invalid_input,
         ollama::{
             fit::Prompt,
             request::{Body, nothing_asked},
@@ -40,7 +41,7 @@ pub(super) struct Asked {
 }
 
 /// The request, refused where it asks nothing, cannot be asked here, or does not fit.
-pub(super) async fn chat(agent: &CheckedOllama, body: &RawObject, wanted: Wanted) -> Result<Asked, AttemptFailure> {
+pub(super) async fn chat(agent: &CheckedOllama, body: &RawObject, wanted: AnswerForm) -> Result<Asked, AttemptFailure> {
     let asked = Members(body);
     let messages = messages(&asked.get("messages")?.unwrap_or(Value::Null)).map_err(invalid_input)?;
     if !asks_something(&messages) {

@@ -14,12 +14,12 @@ use crate::{
     runtime::{
         ports::{AttemptRequest, Progress},
         relay::{Relay, RelayForm, RelayPiece},
+        tally::AnswerForm,
         tally::Tally,
     },
     transport::{
         client::{Answer, ProviderClient},
         error_body::{AnswerHead, ErrorPointers},
-        http_agent::request::Wanted,
         openai::{request::headers, settings::StreamUpstream},
         outgoing::{Ears, Outgoing},
         stream::{EventStream, StreamClock},
@@ -61,8 +61,8 @@ pub(in crate::transport::openai) async fn exchange(
     let no_pointers = ErrorPointers::default();
     let sent = to.client.send_heard(outgoing, &no_pointers, Ears::of(attempt, progress, wanted).with_vendor(to.vendor));
     let answer = match wanted {
-        Wanted::Whole => sent.await?,
-        Wanted::Stream => clock.within(sent).await??,
+        AnswerForm::Whole => sent.await?,
+        AnswerForm::Stream => clock.within(sent).await??,
     };
     match (answer.is_event_stream, relay.form) {
         (true, RelayForm::Stream { usage }) => {

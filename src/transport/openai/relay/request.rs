@@ -9,9 +9,10 @@ use crate::{
     model::raw_object::RawObject,
     runtime::{
         relay::{Relay, RelayForm, RelayKind},
+        tally::AnswerForm,
         token_count::TokenCounter,
     },
-    transport::{http_agent::request::Wanted, openai::settings::StreamUpstream},
+    transport::openai::settings::StreamUpstream,
 };
 
 /// Members of a request that speak to us; a vendor that does not know them refuses the request.
@@ -20,14 +21,14 @@ const OWN_MEMBERS: &[&str] = &["priority"];
 const MESSAGE_TOKENS: u64 = 4;
 
 /// Whether the upstream is asked for a stream. Several answers, probabilities and sound are only ever asked for as the caller did.
-pub(in crate::transport) fn wanted(upstream: StreamUpstream, relay: &Relay) -> Wanted {
+pub(in crate::transport) fn wanted(upstream: StreamUpstream, relay: &Relay) -> AnswerForm {
     match (relay.kind, relay.form) {
-        (RelayKind::Embeddings, _) => Wanted::Whole,
-        (RelayKind::Chat, RelayForm::Stream { .. }) => Wanted::Stream,
+        (RelayKind::Embeddings, _) => AnswerForm::Whole,
+        (RelayKind::Chat, RelayForm::Stream { .. }) => AnswerForm::Stream,
         (RelayKind::Chat, RelayForm::Whole) if upstream == StreamUpstream::AsAsked || is_whole_only(&relay.body) => {
-            Wanted::Whole
+            AnswerForm::Whole
         }
-        (RelayKind::Chat, RelayForm::Whole) => Wanted::Stream,
+        (RelayKind::Chat, RelayForm::Whole) => AnswerForm::Stream,
     }
 }
 
@@ -40,9 +41,9 @@ fn is_whole_only(body: &RawObject) -> bool {
 }
 
 /// The body that is sent.
-pub(super) fn body(relay: &Relay, model: &str, wanted: Wanted) -> Bytes {
+pub(super) fn body(relay: &Relay, model: &str, wanted: AnswerForm) -> Bytes {
     let model = Value::from(model).to_string();
-    let options = (wanted == Wanted::Stream).then(|| stream_options(&relay.body));
+    let options = (wanted == AnswerForm::Stream).then(|| stream_options(&relay.body));
     let mut changes = vec![("model", Some(model.as_str()))];
     changes.extend(OWN_MEMBERS.iter().map(|name| (*name, None)));
     if let Some(options) = &options {
@@ -102,16 +103,16 @@ mod tests {
     fn in_which_form_the_upstream_is_asked() {
         use StreamUpstream::{Always, AsAsked};
         for (upstream, kind, form, body, want) in [
-            (Always, RelayKind::Chat, RelayForm::Whole, "{}", Wanted::Stream),
-            (AsAsked, RelayKind::Chat, RelayForm::Whole, "{}", Wanted::Whole),
-            (AsAsked, RelayKind::Chat, STREAM, "{}", Wanted::Stream),
-            (Always, RelayKind::Chat, STREAM, r#"{"n":2}"#, Wanted::Stream),
-            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"n":2}"#, Wanted::Whole),
-            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"n":1,"logprobs":false}"#, Wanted::Stream),
-            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"logprobs":true}"#, Wanted::Whole),
-            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"audio":{"voice":"x"}}"#, Wanted::Whole),
-            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"modalities":["text","audio"]}"#, Wanted::Whole),
-            (Always, RelayKind::Embeddings, RelayForm::Whole, "{}", Wanted::Whole),
+            (Always, RelayKind::Chat, RelayForm::Whole, "{}", AnswerForm::Stream),
+            (AsAsked, RelayKind::Chat, RelayForm::Whole, "{}", AnswerForm::Whole),
+            (AsAsked, RelayKind::Chat, STREAM, "{}", AnswerForm::Stream),
+            (Always, RelayKind::Chat, STREAM, r#"{"n":2}"#, AnswerForm::Stream),
+            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"n":2}"#, AnswerForm::Whole),
+            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"n":1,"logprobs":false}"#, AnswerForm::Stream),
+            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"logprobs":true}"#, AnswerForm::Whole),
+            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"audio":{"voice":"x"}}"#, AnswerForm::Whole),
+            (Always, RelayKind::Chat, RelayForm::Whole, r#"{"modalities":["text","audio"]}"#, AnswerForm::Whole),
+            (Always, RelayKind::Embeddings, RelayForm::Whole, "{}", AnswerForm::Whole),
         ] {
             assert_eq!(wanted(upstream, &relay(kind, form, body)), want, "{upstream:?} {kind:?} {body}");
         }
@@ -123,13 +124,13 @@ mod tests {
         let kept = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}],"tools":[{"x":1.0}],"seed":12345678901234567890123,"#;
         let chat = relay(RelayKind::Chat, STREAM, asked);
         assert_eq!(
-            body(&chat, "qwen\"3", Wanted::Stream),
+            body(&chat, "qwen\"3", AnswerForm::Stream),
             format!(r#"{{"model":"qwen\"3",{kept}"stream_options":{{"include_usage":true,"x":1}},"stream":true}}"#)
         );
         let plain = relay(RelayKind::Chat, RelayForm::Whole, r#"{"messages":[],"stream":false}"#);
-        assert_eq!(body(&plain, "m", Wanted::Whole), r#"{"messages":[],"stream":false,"model":"m"}"#);
+        assert_eq!(body(&plain, "m", AnswerForm::Whole), r#"{"messages":[],"stream":false,"model":"m"}"#);
         assert_eq!(
-            body(&plain, "m", Wanted::Stream),
+            body(&plain, "m", AnswerForm::Stream),
             r#"{"messages":[],"stream":true,"model":"m","stream_options":{"include_usage":true}}"#
         );
     }

@@ -18,7 +18,7 @@ fn agent() -> CheckedOllama {
 
 async fn asked(body: &str) -> Result<Value, AttemptFailure> {
     let body = RawObject::try_new(body.as_bytes().to_vec()).unwrap();
-    chat(&agent(), &body, Wanted::Stream).await.map(|asked| serde_json::from_slice(&asked.body).unwrap())
+    chat(&agent(), &body, AnswerForm::Stream).await.map(|asked| serde_json::from_slice(&asked.body).unwrap())
 }
 
 /// A request that says hello and this.
