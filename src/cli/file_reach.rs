@@ -67,7 +67,7 @@ fn is_loopback(base_url: &str) -> bool {
 }
 
 /// An address that a connection can be made to: one that stands for all of this machine's becomes the loopback's.
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(super) fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -19,7 +19,7 @@ use super::{
     call_log_file::CallLogFile,
     deferral,
     exit::Stop,
-    file_reach::FileGiver,
+    file_reach::{FileGiver, reachable},
     project::{Project, Purpose},
     reloading::{self, Reasons, Reloading},
     say::say,
@@ -258,7 +258,7 @@ async fn asked(offer: Option<&Handover>) {
 async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
     let Starting { project, settings, log, state, address, webhook } = *starting;
     let opened = JournalSettings {
-        address: Some(format!("http://{}", reached_at(address))),
+        address: Some(format!("http://{}", reachable(address))),
         ..journal_settings(settings, &project.folder)
     };
     let shown = opened.path.display().to_string();
@@ -307,16 +307,6 @@ async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Ru
         say(&format!("watertight: {resumed} {go}"));
     }
     Ok(running)
-}
-
-/// Where a service that listens there is reached from this machine.
-fn reached_at(listening: SocketAddr) -> SocketAddr {
-    let ip = match listening.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        ip => ip,
-    };
-    SocketAddr::new(ip, listening.port())
 }
 
 /// Opens the journal once whoever holds it lets it go, within `wait`.

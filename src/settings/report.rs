@@ -49,12 +49,16 @@ impl Doubts {
 
     /// Whether neither `key` nor anything below it is in doubt, whatever it stands in.
     fn is_untouched(&self, key: &str) -> bool {
-        let below = |mark: char| {
-            let start = format!("{key}{mark}");
-            self.0.range(start.clone()..).next().is_some_and(|found| found.starts_with(&start))
-        };
-        !self.0.contains(key) && !below('.') && !below('[')
+        !is_at_or_below(key, |from| self.0.range(from..).next())
     }
+}
+
+/// Whether `key`, or anything below it, is among sorted keys of which `first` finds the first from a text on.
+fn is_at_or_below<'k>(key: &str, first: impl Fn(String) -> Option<&'k String>) -> bool {
+    let begins_with = |start: String| first(start.clone()).is_some_and(|found| found.starts_with(&start));
+    first(key.to_owned()).is_some_and(|found| found == key)
+        || begins_with(format!("{key}."))
+        || begins_with(format!("{key}["))
 }
 
 /// What is found while reading.
@@ -129,11 +133,7 @@ impl Report {
 
     /// Whether a value of `key` is noted, or of anything below it.
     pub(super) fn is_explained(&self, key: &str) -> bool {
-        let below = |mark: char| {
-            let start = format!("{key}{mark}");
-            self.values.range(start.clone()..).next().is_some_and(|(found, _)| found.starts_with(&start))
-        };
-        self.values.contains_key(key) || below('.') || below('[')
+        is_at_or_below(key, |from| self.values.range(from..).next().map(|(found, _)| found))
     }
 
     /// Replaces a noted value by one that was worked out from it.

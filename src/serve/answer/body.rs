@@ -87,9 +87,7 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Failure::invalid(format!("the body is not UTF-8 (byte {})", error.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if values_within(text.as_bytes()) > VALUES_MAX {
-        return Err(Failure::invalid(format!("the body holds more than {VALUES_MAX} values")));
-    }
+    check_values("body", [text])?;
     let value = serde_json::from_str(text).map_err(|error| {
         let kind = match error.classify() {
             serde_json::error::Category::Data => "the body does not fit",
@@ -107,9 +105,18 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     }
 }
 
+/// Refuses JSON texts that hold too many values together: what is laid out takes many times its text.
+pub fn check_values<'t>(what: &str, texts: impl IntoIterator<Item = &'t str>) -> Result<(), Failure> {
+    let values: usize = texts.into_iter().map(|text| values_within(text.as_bytes())).sum();
+    if values > VALUES_MAX {
+        return Err(Failure::invalid(format!("the {what} holds more than {VALUES_MAX} values")));
+    }
+    Ok(())
+}
+
 /// How many values a JSON text holds, more or less: one behind each sign that begins or parts some. What is no JSON is not counted well,
 /// and not read far.
-pub fn values_within(text: &[u8]) -> usize {
+fn values_within(text: &[u8]) -> usize {
     let (mut values, mut in_text, mut is_escaped) = (1, false, false);
     for byte in text {
         if in_text {

@@ -16,7 +16,7 @@ use crate::{
     serve::{
         access::caller::{Caller, Named},
         answer::{
-            body::{VALUES_MAX, parse, too_large, values_within},
+            body::{check_values, parse, too_large},
             failure::Failure,
             large,
         },
@@ -212,22 +212,13 @@ async fn next_chunk(field: &mut Field<'_>) -> Result<Option<axum::body::Bytes>, 
     field.chunk().await.map_err(|error| Failure::invalid(format!("the form breaks off: {}", error.body_text())))
 }
 
-/// What is laid out as JSON of all parts together is bounded as a body is. Names of inputs are not looked at before that.
-fn check_values(form: &Form) -> Result<(), Failure> {
-    let is_json = |name: &str| matches!(name, REQUEST_PART | "input" | "deadline_ms");
-    let parts = form.fields.iter().filter(|(name, _)| is_json(name));
-    let values: usize = parts.map(|(_, text)| values_within(text.as_bytes())).sum();
-    if values > VALUES_MAX {
-        return Err(Failure::invalid(format!("the form holds more than {VALUES_MAX} values")));
-    }
-    Ok(())
-}
-
 /// A form that asks for a run, as the JSON that would ask for the same: `request` holds the whole or a part of it, `input` the inputs or
 /// some of them, other fields are inputs of their name (`workflow`, `feature`, `priority` and `deadline_ms` beside them), files are lists
 /// of their part's name.
 pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
-    check_values(form)?;
+    // All parts together are bounded as a body is, before any is laid out.
+    let is_json = |name: &str| matches!(name, REQUEST_PART | "input" | "deadline_ms");
+    check_values("form", form.fields.iter().filter(|(name, _)| is_json(name)).map(|(_, text)| text.as_str()))?;
     let mut request = match form.fields.iter().find(|(name, _)| name == REQUEST_PART) {
         Some((_, text)) => parse::<Map<String, Value>>(text.as_bytes())?,
         None => Map::new(),
@@ -270,6 +261,7 @@ pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::answer::body::VALUES_MAX;
 
     fn file(part: &str, id: &str) -> FormFile {
         let file = StoredFile {
