@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     process::{Running, command, watertight},
     project::{MOMENTLY, assert_run_keys, folder, statuses, text},
+    service::serve,
 };
 
 /// The server; it dies with this value.
@@ -132,10 +133,8 @@ fn b34_a_model_that_only_loads_is_asked_twice_at_most() {
 fn openais_shape_goes_through_the_gateway() {
     let server = Ollama::start(&["--load", "0.2", "--split"]);
     let project = project(&server.url);
-    let mut gateway = Running::start(command(&["serve", text(project.path()), "--listen", "127.0.0.1:0"]));
-    gateway.wait_for("journal: ");
-    let said = gateway.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let (_gateway, address) = serve(text(project.path()));
+    let address = address.to_string();
     let chat = |more: &str| {
         let body = format!(r#"{{"model":"write","messages":[{{"role":"user","content":"사진 3장"}}]{more}}}"#);
         // One slot: it is free again once the call before was judged, a moment after its answer; on a busy machine that takes a while.

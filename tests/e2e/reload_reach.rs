@@ -10,7 +10,7 @@ use std::{
 use crate::{
     process::{Running, command},
     project::{folder, put, text},
-    service::{ask, json_of, serve},
+    service::{ask, bound, json_of, serve},
 };
 
 const AGENTS: &str = "[providers.local]\nkind = \"embedded\"\n\n[agents.draft]\nprovider = \"local\"\nslots = 3\n";
@@ -28,11 +28,7 @@ fn start(folder: &Path, more: &[&str]) -> Running {
 
 /// Where it listens, asked on this machine whatever it is bound to.
 fn address_of(service: &mut Running) -> SocketAddr {
-    service.wait_for("journal: ");
-    let said = service.said();
-    let shown = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap();
-    let bound: SocketAddr = shown.parse().unwrap();
-    SocketAddr::from(([127, 0, 0, 1], bound.port()))
+    SocketAddr::from(([127, 0, 0, 1], bound(service).port()))
 }
 
 /// Reloads by SIGHUP and gives what was said about it.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     process::{BOUND, Running, command, watertight},
     project::{example, folder, put, step, text},
+    service::bound,
 };
 
 const CONFIG: &str = "[serve]\nlisten = '127.0.0.1:0'\n[capture]\nmode = 'all'\n[agents.write]\nprovider = 'local'\nmodel = 'qwen'\n[agents.judge]\nprovider = 'local'\nmodel = 'qwen'\n";
@@ -87,9 +88,7 @@ fn send(address: &str, method: &str, path: &str, kind: &str, body: &[u8]) -> Val
 /// A service of this project, and where it listens.
 fn serve(root: &str) -> (Running, String) {
     let mut service = Running::start(command(&["serve", root]));
-    service.wait_for("journal: ");
-    let said = service.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let address = bound(&mut service).to_string();
     (service, address)
 }
 

@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::{
     process::{BOUND, Running, command},
     project::{folder, text},
-    service::{ask, ask_with, json_of, serve},
+    service::{ask, ask_with, bound, json_of, serve},
 };
 
 /// How long the slow agent takes: longer than grace.
@@ -333,9 +333,7 @@ fn a_call_log_is_written_while_calls_are_made() {
     let log = project.path().join("calls.jsonl");
     let args = ["serve", text(project.path()), "--listen", "127.0.0.1:0", "--call-log", text(&log)];
     let mut service = Running::start(command(&args));
-    service.wait_for("journal: ");
-    let said = service.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let address = bound(&mut service);
     for calls in 1..=2 {
         let answer = ask(address, "POST", "/v1/agents/quick/call", r#"{"input":{}}"#);
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");

@@ -38,9 +38,14 @@ pub fn json_of(answer: &str) -> Value {
 #[track_caller]
 pub fn serve(project: &str) -> (Running, SocketAddr) {
     let mut service = Running::start(command(&["serve", project, "--listen", "127.0.0.1:0"]));
+    let address = bound(&mut service);
+    (service, address)
+}
+
+/// Where a service listens, once it serves.
+#[track_caller]
+pub fn bound(service: &mut Running) -> SocketAddr {
     service.wait_for("journal: ");
     let said = service.said();
-    let address = said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap();
-    let address = address.parse().unwrap();
-    (service, address)
+    said.split("on http://").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }

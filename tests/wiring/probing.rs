@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use serde_json::json;
 use watertight::{
     model::facts::Ending,
     policy::{
@@ -11,7 +10,7 @@ use watertight::{
         volume::VolumeSettings,
     },
     runtime::{
-        call::{CallContext, CallError, CallReply, CallRequest},
+        call::{CallContext, CallError, CallReply},
         callers::CallerSettings,
         engine::{Part, Runtime},
         settings::AgentSettings,
@@ -20,7 +19,7 @@ use watertight::{
 
 use crate::{
     kit::{Answer, Scripted, agent, builder, code, model_server::ModelServer, name, pass, provider, settle},
-    support::{s, state},
+    support::{call_with, s, state},
 };
 
 async fn one_on(server: &Arc<ModelServer>, probe: Probe) -> Runtime {
@@ -39,10 +38,7 @@ async fn one_on(server: &Arc<ModelServer>, probe: Probe) -> Runtime {
 
 /// A call of the program's own.
 async fn call(runtime: &Runtime, agent: &str) -> Result<CallReply, CallError> {
-    let request = CallRequest { context: CallContext::own(), ..CallRequest::of(json!({"x": 1})) };
-    let result = runtime.agent(agent).unwrap().call(request).await;
-    settle().await;
-    result
+    call_with(runtime, agent, CallContext::own()).await
 }
 
 /// Five refused connections, then half-open.
