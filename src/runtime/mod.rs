@@ -19,6 +19,7 @@ pub mod guard_layer;
 pub mod handle;
 pub mod journal;
 pub mod ladders;
+pub mod large_work;
 pub mod metric;
 pub mod outside;
 pub mod parts;

@@ -18,7 +18,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     journal::query::TenantScope,
-    model::depth::{CALL_INPUT_DEPTH_MAX, is_deeper},
+    model::{
+        depth::{CALL_INPUT_DEPTH_MAX, is_deeper},
+        weight,
+    },
     runtime::{
         call::{CallError, CallReply, CallRequest, Degraded},
         deferred::store::Ticket,
@@ -109,7 +112,8 @@ pub(crate) async fn call(
         None => {
             let result = calling.await;
             drop(place);
-            Ok(plain(&name, begun, result))
+            let bytes = result.as_ref().map_or(0, |reply| weight::of_value(&reply.output));
+            large::work(&state, bytes, move || Ok(plain(&name, begun, result))).await
         }
         Some(deltas) => {
             Ok(streamed(&state, name, begun, Streaming { calling, deltas, ended: None, facts: caller.facts, place })

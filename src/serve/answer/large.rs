@@ -6,10 +6,8 @@ use std::future::Future;
 use futures_util::FutureExt as _;
 
 use super::failure::Failure;
+pub use crate::runtime::large_work::INLINE_BYTES_MAX;
 use crate::serve::state::AppState;
-
-/// What costs as much as reading so many bytes is done at once.
-pub const INLINE_BYTES_MAX: usize = 256 * 1024;
 
 /// Does `act`, which costs as much as reading `bytes`.
 pub async fn work<T: Send + 'static>(

@@ -23,8 +23,12 @@ use crate::{
         facts::Ending,
         file_id::FILE_PATH,
         reply::{AttemptFailure, Reply},
+        weight,
     },
-    runtime::ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    runtime::{
+        large_work,
+        ports::{AttemptRequest, Backend, BoxFuture, Progress},
+    },
     serve::access::signature::{Purpose, Signer},
 };
 
@@ -67,7 +71,7 @@ impl WithFiles {
 
     /// `None` where the input names no file. What files bring along is counted before any of it is read.
     async fn prepared(&self, request: &AttemptRequest) -> Result<Option<Prepared>, AttemptFailure> {
-        let mut named = Named::within(&request.input);
+        let named = Named::within(&request.input);
         if named.ids.is_empty() {
             return Ok(None);
         }
@@ -78,24 +82,16 @@ impl WithFiles {
             let way = self.way_to(file, &scope, request.deadline).await?;
             let times = named.times.get(id).map_or(0, |times| *times as u64);
             bytes = bytes.saturating_add(way.bytes.saturating_mul(times));
-            ways.insert(id.as_str(), way);
+            ways.insert(id.clone(), way);
         }
         let place = self.place(bytes, request.deadline).await?;
         let mut read = HashMap::new();
         for (id, way) in ways {
             read.insert(id, way.read().await?);
         }
-        let mut input = Value::clone(&request.input);
-        // An agent on this machine would read any path that stands beside a file: none does but ours.
-        input::change_files(&mut input, &mut |id, file| {
-            let left = named.times.get_mut(id).map_or(0, |times| {
-                *times = times.saturating_sub(1);
-                *times
-            });
-            // The last one has what was read, the others copies of it.
-            let way = if left == 0 { read.remove(id) } else { read.get(id).cloned() };
-            file.extend(way.unwrap_or_default());
-        });
+        let cost = usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(weight::of_value(&request.input));
+        let (asked, times) = (Arc::clone(&request.input), named.times);
+        let input = large_work::work(cost, move || Ok(filled(&asked, read, times))).await?;
         Ok(Some(Prepared { request: AttemptRequest { input: Arc::new(input), ..request.clone() }, place }))
     }
 
@@ -162,6 +158,22 @@ impl WithFiles {
             Err(error) => Err(failed(&error)),
         }
     }
+}
+
+/// The input with what leads to each of its files. An agent on this machine would read any path that stands beside a file: none does but
+/// ours.
+fn filled(asked: &Value, mut read: HashMap<String, Map<String, Value>>, mut times: HashMap<String, usize>) -> Value {
+    let mut input = asked.clone();
+    input::change_files(&mut input, &mut |id, file| {
+        let left = times.get_mut(id).map_or(0, |times| {
+            *times = times.saturating_sub(1);
+            *times
+        });
+        // The last one has what was read, the others copies of it.
+        let way = if left == 0 { read.remove(id) } else { read.get(id).cloned() };
+        file.extend(way.unwrap_or_default());
+    });
+    input
 }
 
 /// A request whose files are in place, and the room that they take.

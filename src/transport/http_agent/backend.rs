@@ -8,6 +8,7 @@ use crate::{
         reply::{AttemptFailure, Reply},
     },
     runtime::{
+        large_work,
         ports::{AttemptRequest, Backend, BoxFuture, Progress},
         tally::AnswerForm,
     },
@@ -29,13 +30,13 @@ use super::{
 #[derive(Debug)]
 pub struct HttpAgent {
     client: Arc<ProviderClient>,
-    mapping: CheckedMapping,
+    mapping: Arc<CheckedMapping>,
 }
 
 impl HttpAgent {
     /// An agent at `client`'s provider, called as `mapping` says.
     pub fn try_new(client: Arc<ProviderClient>, mapping: &HttpMapping) -> Result<Self, InvalidMapping> {
-        Ok(Self { client, mapping: CheckedMapping::try_new(mapping)? })
+        Ok(Self { client, mapping: Arc::new(CheckedMapping::try_new(mapping)?) })
     }
 
     async fn exchange(&self, request: &AttemptRequest, progress: &Progress) -> Result<Reply, AttemptFailure> {
@@ -49,7 +50,7 @@ impl HttpAgent {
             method: self.mapping.method.clone(),
             path: self.mapping.path.clone(),
             headers,
-            body: Some(request::body(&request.input, self.mapping.request.as_ref())?),
+            body: Some(request::body(&request.input, &self.mapping).await?),
         };
         let clock = StreamClock::start(request.timeouts);
         let sent = self.client.send_heard(outgoing, &self.mapping.errors, Ears::of(request, progress, wanted));
@@ -61,7 +62,8 @@ impl HttpAgent {
             return self.read_stream(answer, clock, progress).await;
         }
         let head = answer.head;
-        reading::whole(head, &answer.into_body().await?, &self.mapping)
+        let (body, mapping) = (answer.into_body().await?, Arc::clone(&self.mapping));
+        large_work::work(body.len(), move || reading::whole(head, &body, &mapping)).await
     }
 
     async fn read_stream(

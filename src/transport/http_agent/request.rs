@@ -1,15 +1,18 @@
 //! What is sent to an agent: the headers of the contract and the body. Decides nothing about the answer.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use crate::{
-    model::{contract, facts::Ending, reply::AttemptFailure},
-    runtime::{ports::AttemptRequest, tally::AnswerForm},
+    model::{contract, facts::Ending, reply::AttemptFailure, weight},
+    runtime::{large_work, ports::AttemptRequest, tally::AnswerForm},
+    transport::template::Template,
 };
 
-use crate::transport::template::Template;
+use super::mapping::CheckedMapping;
 
 /// The code of an input that the agent cannot be called with.
 pub const INVALID_INPUT_CODE: &str = "invalid_input";
@@ -59,8 +62,14 @@ pub fn contract_headers(request: &AttemptRequest, wanted: AnswerForm) -> Result<
     Ok(headers)
 }
 
-/// The body: `{"input": ...}`, or what the mapping's template gives.
-pub fn body(input: &Value, template: Option<&Template>) -> Result<Bytes, AttemptFailure> {
+/// The body of this attempt.
+pub(super) async fn body(input: &Arc<Value>, mapping: &Arc<CheckedMapping>) -> Result<Bytes, AttemptFailure> {
+    let (input, mapping) = (Arc::clone(input), Arc::clone(mapping));
+    large_work::work(weight::of_value(&input), move || written(&input, mapping.request.as_ref())).await
+}
+
+/// `{"input": ...}`, or what the mapping's template gives.
+fn written(input: &Value, template: Option<&Template>) -> Result<Bytes, AttemptFailure> {
     let Some(template) = template else {
         // Around the input as it is: a copy of tens of MB would hold up everybody else of this thread.
         return Ok(Bytes::from(format!("{{\"input\":{input}}}")));

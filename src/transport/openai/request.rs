@@ -5,8 +5,8 @@ use reqwest::header::{ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, Head
 use serde_json::{Map, Value, json};
 
 use crate::{
-    model::{contract, reply::AttemptFailure},
-    runtime::{ports::AttemptRequest, tally::AnswerForm, token_count::TokenCounter},
+    model::{contract, reply::AttemptFailure, weight},
+    runtime::{large_work, ports::AttemptRequest, tally::AnswerForm, token_count::TokenCounter},
     transport::{
         http_agent::request::invalid_input,
         template::{TemplateError, fill_callers_prompt},
@@ -93,7 +93,9 @@ pub(super) async fn chat(
         }
     }
     body.extend(settings.extra.clone());
-    Ok(ChatRequest { body: Bytes::from(Value::Object(body).to_string()), prompt_tokens })
+    // Pictures go along in it.
+    let written = large_work::work(weight::of_fields(&body), move || Ok(Bytes::from(Value::Object(body).to_string())));
+    Ok(ChatRequest { body: written.await?, prompt_tokens })
 }
 
 fn response_format(schema: &Value) -> Value {
