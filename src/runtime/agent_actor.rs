@@ -144,7 +144,8 @@ impl Actor for AgentActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             AgentMessage::Call(job) => {
-                self.shared.tracker.spawn(attempts::run(InHand::of(job)));
+                // Some kilobytes, that each step of spawning would copy.
+                self.shared.tracker.spawn(Box::pin(attempts::run(InHand::of(job))));
                 Ok(())
             }
             AgentMessage::Crash => Err("told to crash".into()),

@@ -35,8 +35,6 @@ use super::{
 pub const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// A stream may be so many times larger: each piece of its text comes in a frame of its own.
 const STREAM_OVERHEAD: usize = 64;
-/// The most headers of an answer.
-pub const HEADERS_MAX: usize = 128;
 /// The most bytes of all headers of an answer over HTTP/2.
 pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 /// Idle connections are let go before common servers (llama.cpp, uvicorn, Node: 5 s) close them under a request.

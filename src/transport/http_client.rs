@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::client::{HEADER_BYTES_MAX, HEADERS_MAX, POOL_IDLE};
+use super::client::{HEADER_BYTES_MAX, POOL_IDLE};
 
 /// What becomes of bodies that come packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,6 @@ pub(super) fn http_client(
         .referer(false)
         .tcp_nodelay(true)
         .pool_idle_timeout(POOL_IDLE)
-        .http1_max_headers(HEADERS_MAX)
         .http2_max_header_list_size(HEADER_BYTES_MAX);
     if packed == Packed::AsSent {
         builder = builder.no_gzip();

@@ -35,6 +35,9 @@ const REQUESTS: [(&str, &str); 2] = [
     ("anthropic-ratelimit-requests-remaining", "anthropic-ratelimit-requests-reset"),
 ];
 
+/// How the names of all of them begin.
+const VENDORS: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
+
 /// A number of at least this many seconds is a date since 1970, of at least this many again one in milliseconds.
 const DATE_SECONDS_MIN: f64 = 1e9;
 const DATE_MILLISECONDS_MIN: f64 = 1e12;
@@ -88,6 +91,10 @@ impl ProviderClient {
 }
 
 fn read(headers: &HeaderMap, now_unix: Duration) -> Option<VendorBudget> {
+    // Most answers say nothing of it.
+    if !headers.keys().any(|name| VENDORS.iter().any(|vendor| name.as_str().starts_with(vendor))) {
+        return None;
+    }
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let told = |(remaining, reset): &(&str, &str)| {
         let remaining = text(remaining)?.parse::<u64>().ok()?;
@@ -131,6 +138,13 @@ mod tests {
             (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
         };
         lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn the_names_begin_as_is_looked_for() {
+        for (left, reset) in TOKENS.iter().chain(&REQUESTS) {
+            assert!([left, reset].iter().all(|name| VENDORS.iter().any(|vendor| name.starts_with(vendor))), "{left}");
+        }
     }
 
     #[test]

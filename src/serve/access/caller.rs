@@ -38,6 +38,8 @@ use crate::{
 
 /// The caller's own user; taken only from keys that speak for others.
 pub const USER: &str = "x-watertight-user";
+/// How the names of all headers begin that say more of a caller than its key.
+const OURS: &str = "x-watertight-";
 /// The other header that a key may come in.
 const API_KEY: &str = "x-api-key";
 /// The longest name of a user, in bytes.
@@ -255,11 +257,14 @@ pub(super) fn given_key(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) -> Result<Caller, Failure> {
+    // Most requests say nothing beside their key.
+    let headers = headers.keys().any(|name| name.as_str().starts_with(OURS)).then_some(headers);
+    let text = |name| headers.map_or(Ok(None), |headers| text(headers, name));
     let named = Named {
-        tenant: text(headers, contract::TENANT)?,
-        feature: text(headers, contract::FEATURE)?,
-        priority: text(headers, contract::PRIORITY)?,
-        user: text(headers, USER)?,
+        tenant: text(contract::TENANT)?,
+        feature: text(contract::FEATURE)?,
+        priority: text(contract::PRIORITY)?,
+        user: text(USER)?,
     };
     let own = |name: Option<&Name>| name.map(Name::to_string);
     let caller = Caller {
@@ -268,8 +273,8 @@ fn caller_of(headers: &HeaderMap, key: Option<Arc<Key>>, facts: RequestFacts) ->
         feature: own(key.as_ref().and_then(|key| key.feature.as_ref())),
         priority: key.as_ref().and_then(|key| lower_than_usual(key)),
         user: None,
-        deadline: deadline_of(headers)?,
-        ladder: ladder_of(headers)?,
+        deadline: text(contract::DEADLINE_MS)?.as_deref().map(deadline_of).transpose()?,
+        ladder: ladder_of(text(contract::LADDER)?.as_deref())?,
         facts,
         key,
     };
@@ -286,19 +291,18 @@ fn text(headers: &HeaderMap, name: &str) -> Result<Option<String>, Failure> {
     text.map(|text| Some(text.to_owned())).map_err(|_| Failure::invalid(format!("header {name} is not UTF-8")))
 }
 
-fn deadline_of(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
-    let Some(text) = text(headers, contract::DEADLINE_MS)? else { return Ok(None) };
+fn deadline_of(text: &str) -> Result<Duration, Failure> {
     match text.parse::<u64>() {
         Ok(0) | Err(_) => {
             Err(Failure::invalid(format!("header {}: must be milliseconds, at least 1", contract::DEADLINE_MS)))
         }
-        Ok(milliseconds) => Ok(Some(Duration::from_millis(milliseconds).min(DEADLINE_MAX))),
+        Ok(milliseconds) => Ok(Duration::from_millis(milliseconds).min(DEADLINE_MAX)),
     }
 }
 
 /// Whether something may stand in for the agent's own answer.
-fn ladder_of(headers: &HeaderMap) -> Result<LadderUse, Failure> {
-    match text(headers, contract::LADDER)?.as_deref() {
+fn ladder_of(text: Option<&str>) -> Result<LadderUse, Failure> {
+    match text {
         None | Some("on") => Ok(LadderUse::Walk),
         Some("off") => Ok(LadderUse::Never),
         Some(_) => Err(Failure::invalid(format!("header {}: must be on or off", contract::LADDER))),
@@ -359,4 +363,15 @@ fn allowed_user(key: Option<&Key>, user: String) -> Result<String, Failure> {
         return Err(Failure::invalid(format!("user must be 1 to {USER_BYTES_MAX} bytes of text")));
     }
     Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_begin_as_is_looked_for() {
+        let names = [contract::TENANT, contract::FEATURE, contract::PRIORITY, contract::DEADLINE_MS, contract::LADDER];
+        assert!(names.iter().chain([&USER]).all(|name| name.starts_with(OURS)));
+    }
 }

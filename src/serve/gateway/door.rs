@@ -41,8 +41,7 @@ pub fn routes(gateway: impl Into<GatewayDoor>) -> OpenApiRouter<AppState> {
         .routes(routes!(relay_routes::embeddings))
         .routes(routes!(models::list_models))
         .routes(routes!(models::show_model))
-        .layer(middleware::map_response(shape::mark))
-        .layer(gateway.clone());
+        .layer((gateway.clone(), middleware::map_response(shape::mark)));
     let passed = OpenApiRouter::with_openapi(pass_description::description())
         // The root of a service has two names, and neither of them is a path behind it.
         .route("/agents/{name}", any(pass::pass))

@@ -52,6 +52,8 @@ const HTTP2_PING: Duration = Duration::from_secs(30);
 const HTTP2_SEND_BYTES_MAX: usize = 128 * 1024;
 /// Beyond what is allowed, so much more is read: enough to say what is wrong in an envelope.
 const HEAD_SLACK: usize = 2;
+/// Hyper's own bound for the headers of a request.
+const HTTP_HEADERS_MAX: u32 = 100;
 /// No buffer of a connection is smaller: hyper's own bound.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
 /// A client that has left has asked for more than is answered yet, or just sent a line too much: what is nearly done ends in this time.
@@ -175,8 +177,11 @@ fn builder_of(settings: &ListenerSettings) -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         // Slow heads are watched by the connection's own clock, which tells idleness from slowness.
         .header_read_timeout(None)
-        .max_headers((settings.headers_max as usize).saturating_mul(HEAD_SLACK))
         .max_buf_size(head_bytes);
+    // Up to its own bound, the HTTP layer has room for headers without asking for memory at each request.
+    if settings.headers_max > HTTP_HEADERS_MAX {
+        builder.http1().max_headers(settings.headers_max as usize);
+    }
     builder
         .http2()
         .timer(TokioTimer::new())
