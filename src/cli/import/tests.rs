@@ -218,7 +218,8 @@ fn a_proxy_becomes_providers_and_agents() {
     let tree = tree(&imported);
     for (path, want) in [
         ("providers.azure.base_url", "\"https://team-eu.openai.azure.com/openai/deployments/gpt-4o-eu\""),
-        ("providers.azure.headers.api-key.env", "\"AZURE_API_KEY\""),
+        ("providers.azure.api_key_env", "\"AZURE_API_KEY\""),
+        ("providers.azure.auth.header", "\"api-key\""),
         ("providers.azure.query.api-version", "\"2024-10-21\""),
         ("providers.openai.base_url", "\"https://api.openai.com/v1\""),
         ("providers.openai.api_key_env", "\"OPENAI_KEY\""),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Json as Answer, extract::State};
+use axum::{Json as Answer, body::Bytes, extract::State};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -106,8 +106,13 @@ pub(crate) async fn drain(
     caller: Caller,
     InPath(name): InPath<String>,
     Asked(query): Asked<DrainQuery>,
+    body: Bytes,
 ) -> Result<Answer<Value>, Failure> {
     caller.must_be_operator()?;
+    if !body.trim_ascii().is_empty() && body.trim_ascii() != b"{}" {
+        // `{"drain": false}` would drain.
+        return Err(Failure::invalid("drain takes no body: what it began ends with the breaker's action `auto`"));
+    }
     let _place = state.caps.query()?;
     let wait = Duration::try_from_secs_f64(query.wait).map_err(|_| Failure::invalid("wait must be seconds"))?;
     let running = state.running().await?;

@@ -130,6 +130,8 @@ async fn only_operators_act() {
         world.with_key("ann", "POST", path, body).await.fails(403, "FORBIDDEN");
     }
     world.with_key("ann", "GET", "/metrics", "").await.fails(403, "FORBIDDEN");
+    // It would drain all the same.
+    world.with_key("olga", "POST", "/v1/agents/echo/drain", r#"{"drain":false}"#).await.fails(400, "INVALID_REQUEST");
     // What is answered is what holds, and the next call meets it.
     for (action, state) in
         [("force_open", "forced_open"), ("auto", "closed"), ("disable", "disabled"), ("force_open", "forced_open")]

@@ -76,12 +76,11 @@ pub(super) fn provider_table(name: &str, place: &Place, longest: Option<u64>) ->
         Key::Variable(variable) => Some(variable.clone()),
         Key::Literal => Some(variable_of(name)),
     };
-    match (variable, place.key_header) {
-        (Some(variable), Some(header)) => {
-            table.set("headers", format!("{{ {} = {{ env = {} }} }}", key_text(header), quoted(&variable)));
+    if let Some(variable) = variable {
+        table.set("api_key_env", quoted(&variable));
+        if let Some(header) = place.key_header {
+            table.set("auth", format!("{{ header = {} }}", quoted(header)));
         }
-        (Some(variable), None) => table.set("api_key_env", quoted(&variable)),
-        (None, _) => {}
     }
     if let Some(version) = &place.api_version {
         let value = match version {
