@@ -25,6 +25,7 @@ mod say;
 mod secrets;
 mod serve_command;
 mod serve_end;
+mod serve_start;
 pub mod storage;
 mod table;
 mod told_to_stop;

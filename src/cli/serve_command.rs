@@ -7,7 +7,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use futures_util::FutureExt as _;
@@ -19,25 +19,18 @@ use super::{
     call_log_file::CallLogFile,
     deferral,
     exit::Stop,
-    file_reach::{FileGiver, reachable},
     project::{Project, Purpose},
     reloading::{self, Reasons, Reloading},
     say::say,
-    serve_end::{Leaving, end},
-    storage::{self, file_settings, journal_settings, listener_settings},
+    serve_end::{Ended, Leaving, end},
+    serve_start::{Starting, start},
+    storage::{self, journal_settings, listener_settings},
     told_to_stop::{outlive_file_size_limit, told_to_stop},
 };
 use crate::{
-    journal::{files::store::FileStore, journal::SqliteJournal, settings::JournalSettings},
-    model::call_log::CallRecord,
-    runtime::{
-        journal::{Journal, JournalError},
-        ports::{CallLog, TokioClock},
-    },
+    journal::{journal::SqliteJournal, settings::JournalSettings},
     serve::{
         access::{keys::KeyRing, signature::Signer},
-        agents::acts::restore_modes,
-        answer::failure::Failure,
         caps::Caps,
         gateway::door::{self, GatewayDoor},
         handover::{
@@ -47,15 +40,12 @@ use crate::{
         health::BEAT,
         listener::server::{Listening, listen},
         metrics,
-        operator::{
-            config::{ConfigDesk, Order},
-            dead_letters::restore_letters,
-        },
+        operator::config::{ConfigDesk, Order},
         router::router,
-        state::{AppState, Coming, Door, Ending, Running, Service},
+        state::{AppState, Door, Ending, MetricsPage, Service},
     },
     settings::{load::Settings, serve::OpenToNetwork},
-    transport::webhook::Webhook,
+    workflow::checked::Workflow,
 };
 
 /// Beside the journal: where this process offers its listening socket to its successor.
@@ -64,15 +54,49 @@ const HANDOVER_SOCKET: &str = "handover.sock";
 const SIGNING_KEY: &str = "signing.key";
 /// How long a predecessor has to hand its socket over.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
-/// A journal that another process holds is tried again after so long, so that a stop is heard in between.
-const LOCK_LOOK: Duration = Duration::from_millis(500);
 
-/// Serves.
+/// Serves, and goes on where a successor dies before it does.
 pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     outlive_file_size_limit();
+    let page = metrics::install().map_err(Stop::usage)?;
+    let mut kept = None;
+    while let Some(again) = serve_once(&args, page.clone(), kept.take()).await? {
+        say(
+            "watertight: the successor is gone before it served: this process goes on (why it went, its own messages say)",
+        );
+        kept = Some(again);
+    }
+    Ok(())
+}
+
+/// What a process needs to go on serving.
+struct Kept {
+    /// The listening socket.
+    socket: OwnedFd,
+    /// As it was read when the process began to serve.
+    project: Project,
+}
+
+/// The project as it lies there. Whoever has served with it before goes on with that where it cannot be used now: it may have been written
+/// for the successor.
+fn read_project(args: &ServeArgs, before: Option<Project>) -> Result<(Project, Vec<Workflow>, Settings), Stop> {
+    let read = |project: Project| {
+        project.workflows_and_settings(Purpose::Serve).map(|(workflows, settings)| (project, workflows, settings))
+    };
+    match (Project::read(&args.project).and_then(read), before) {
+        (Err(stop), Some(before)) => {
+            say(&format!("watertight: warning: goes on with the settings it was started with: {stop}"));
+            read(before)
+        }
+        (now, _) => now,
+    }
+}
+
+/// Serves until it is told to stop or somebody else serves; otherwise tells what to go on with.
+async fn serve_once(args: &ServeArgs, page: MetricsPage, kept: Option<Kept>) -> Result<Option<Kept>, Stop> {
     let mut reasons = Reasons::watch(&args.project).await;
-    let project = Project::read(&args.project)?;
-    let (workflows, mut settings) = project.workflows_and_settings(Purpose::Serve)?;
+    let (socket, before) = kept.map_or((None, None), |kept| (Some(kept.socket), Some(kept.project)));
+    let (project, workflows, mut settings) = read_project(args, before)?;
     if let Some(listen) = args.listen {
         settings.serve.listen = listen;
     }
@@ -89,7 +113,6 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let home = home_of(journal_settings(&settings, &project.folder)).await?;
     let key = home.join(SIGNING_KEY);
     let signer = Signer::kept_at(&key).map_err(|error| Stop::Usage(format!("{}: {error}", key.display())))?;
-    let page = metrics::install().map_err(Stop::usage)?;
     let (desk, orders) = ConfigDesk::new(reloading::in_force(&settings, &workflows));
     let state = AppState::new(Service {
         caps: Caps::new(&settings.serve),
@@ -106,7 +129,7 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
         config: desk,
         metrics: Some(page),
     });
-    let entrance = Entrance::find(&home, settings.serve.listen).await?;
+    let entrance = Entrance::find(&home, settings.serve.listen, socket).await?;
     let (address, routes) = (entrance.address, router(state.clone(), door::routes(gateway.clone())));
     let listening = listen(entrance.listener, routes, listener_settings(&settings.serve, settings.run.language))
         .map_err(Stop::usage)?;
@@ -121,11 +144,12 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let (listen, state, layers) = (args.listen, &state, project.layers());
     let reloading =
         Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers, webhook: webhook.as_ref() };
-    serve_until(starting, listening, entrance.farewell, (home, entrance.copy), (reloading, reasons, orders)).await?;
+    let hand = (home, entrance.copy);
+    let ended = serve_until(starting, listening, entrance.farewell, hand, (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
-    Ok(())
+    Ok(ended.map(|socket| Kept { socket, project }))
 }
 
 /// Says what is odd about a configuration that holds.
@@ -167,8 +191,11 @@ struct Entrance {
 }
 
 impl Entrance {
-    /// A predecessor's socket, else one of our own.
-    async fn find(home: &Path, listen: SocketAddr) -> Result<Self, Stop> {
+    /// The socket that this process had before, a predecessor's, or one of our own.
+    async fn find(home: &Path, listen: SocketAddr, before: Option<OwnedFd>) -> Result<Self, Stop> {
+        if let Some(socket) = before {
+            return Self::of(socket.into(), None, listen);
+        }
         let cannot = |error: io::Error| Stop::Usage(format!("cannot listen on {listen}: {error}"));
         let taken = take_over(&home.join(HANDOVER_SOCKET), listen, HANDOVER_TIMEOUT).await;
         let (listener, farewell) = match taken {
@@ -181,6 +208,12 @@ impl Entrance {
                 None,
             ),
         };
+        Self::of(listener, farewell, listen)
+    }
+
+    /// A socket that listens already.
+    fn of(listener: std::net::TcpListener, farewell: Option<Farewell>, listen: SocketAddr) -> Result<Self, Stop> {
+        let cannot = |error: io::Error| Stop::Usage(format!("cannot listen on {listen}: {error}"));
         let copy = listener.try_clone().map_err(cannot)?.into();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
@@ -188,34 +221,28 @@ impl Entrance {
     }
 }
 
-/// What a start needs.
-struct Starting<'a> {
-    project: &'a Project,
-    settings: &'a Settings,
-    log: Option<&'a Arc<CallLogFile>>,
-    state: &'a AppState,
-    address: SocketAddr,
-    webhook: Option<&'a Arc<Webhook>>,
-}
-
-/// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over.
+/// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over. `Some` is the
+/// listening socket, where a successor had it and is gone before it served.
 async fn serve_until(
     starting: Starting<'_>,
     listening: Listening,
-    farewell: Option<Farewell>,
+    mut farewell: Option<Farewell>,
     (home, copy): (PathBuf, OwnedFd),
     (reloading, mut reasons, mut orders): (Reloading<'_>, Reasons, mpsc::Receiver<Order>),
-) -> Result<(), Stop> {
+) -> Result<Option<OwnedFd>, Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
     tokio::select! {
         biased;
         () = &mut stop => {
             end(state, listening, Leaving::ForGood).await;
-            return Ok(());
+            return Ok(None);
         }
-        started = start(&starting, farewell) => state.door.open(Arc::new(started?)),
+        started = start(&starting, farewell.as_mut()) => state.door.open(Arc::new(started?)),
         () = keep_up(state) => {}
+    }
+    if let Some(farewell) = farewell {
+        farewell.serving().await;
     }
     // A successor can be refused a connection for a moment where this does not work; everything else does.
     let offered = Handover::offer(&home.join(HANDOVER_SOCKET), starting.settings.serve.listen, copy);
@@ -237,13 +264,19 @@ async fn serve_until(
     drop(orders);
     if has_successor {
         say("watertight: a successor has taken over");
-        end(state, listening, Leaving::To(offer)).await;
-    } else {
-        // The socket that it holds would go on taking connections in that nobody serves.
-        drop(offer);
-        end(state, listening, Leaving::ForGood).await;
+        return Ok(match (end(state, listening, Leaving::To(offer.as_ref())).await, offer) {
+            (Ended::Done, Some(offer)) => tokio::select! {
+                biased;
+                () = told_to_stop() => None,
+                socket = offer.came_back() => socket,
+            },
+            _ => None,
+        });
     }
-    Ok(())
+    // The socket that it holds would go on taking connections in that nobody serves.
+    drop(offer);
+    end(state, listening, Leaving::ForGood).await;
+    Ok(None)
 }
 
 /// Waits until a successor has the socket; for ever where none can be heard.
@@ -251,99 +284,6 @@ async fn asked(offer: Option<&Handover>) {
     match offer {
         Some(offer) => offer.asked().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Takes hold of the journal, starts the runtime and goes on with what was not over.
-async fn start(starting: &Starting<'_>, farewell: Option<Farewell>) -> Result<Running, Stop> {
-    let Starting { project, settings, log, state, address, webhook } = *starting;
-    let opened = JournalSettings {
-        address: Some(format!("http://{}", reachable(address))),
-        ..journal_settings(settings, &project.folder)
-    };
-    let shown = opened.path.display().to_string();
-    let wait = settings.serve.handover_wait;
-    if let Some(farewell) = farewell {
-        state.door.comes_from_predecessor(Coming::Soon);
-        say("watertight: a predecessor hands over");
-        if !farewell.released(wait, state.door.wanted()).await {
-            state.door.comes_from_predecessor(Coming::NotSaid);
-            say("watertight: the predecessor still holds the journal");
-        }
-    }
-    let journal = open_journal(opened, wait).await?;
-    let journal = journal.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
-    let logs = CallLogs { ledger: journal.usage_log(settings.spending.currency.as_deref()), file: log.map(Arc::clone) };
-    let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
-    let giver = FileGiver { settings, files: Arc::clone(&files), signer: state.signer.clone(), address };
-    let around = |agent: &_, backend| giver.around(agent, backend);
-    let builder = assemble::builder(project, settings, Some(Arc::new(logs)), &around)?;
-    let mut builder = builder
-        .clock(Arc::new(TokioClock::since_unix_epoch()))
-        .journal(Arc::clone(&journal) as Arc<dyn Journal>)
-        .run_outputs_bytes_max(settings.serve.runs_outputs_bytes_max);
-    if let Some(captures) = storage::captures(settings, &journal)? {
-        builder = builder.captures(captures);
-    }
-    builder = deferral::with_queue(builder, settings, &journal, webhook);
-    let with_targets = settings.agents.iter().filter(|agent| !agent.targets.is_empty());
-    metrics::begin_with_zero(
-        settings.agents.iter().map(|agent| &agent.settings.name),
-        with_targets.map(|agent| &agent.settings.name),
-    );
-    let runtime = Arc::new(builder.start().await.map_err(Stop::usage)?);
-    let running = Running { runtime, journal, files };
-    let wrong = |failure: Failure| Stop::Usage(failure.envelope.message.clone());
-    restore_modes(&running).await.map_err(wrong)?;
-    let shut = running.runtime.restore_callers().await.map_err(Stop::usage)?;
-    if shut > 0 {
-        say(&format!("watertight: the volume guards of {shut} callers are still shut"));
-    }
-    restore_letters(&running).await.map_err(wrong)?;
-    let stored = running.journal.take_over().await.map_err(Stop::usage)?;
-    let resumed = running.runtime.resume(stored).len();
-    if resumed > 0 {
-        let go = if resumed == 1 { "run goes on where it was" } else { "runs go on where they were" };
-        say(&format!("watertight: {resumed} {go}"));
-    }
-    Ok(running)
-}
-
-/// Opens the journal once whoever holds it lets it go, within `wait`.
-async fn open_journal(
-    settings: JournalSettings,
-    wait: Duration,
-) -> Result<Result<Arc<SqliteJournal>, JournalError>, Stop> {
-    let until = Instant::now() + wait;
-    let mut is_told = false;
-    loop {
-        let settings = settings.clone();
-        let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, LOCK_LOOK.min(wait)));
-        match opening.await.map_err(Stop::usage)? {
-            Err(error @ JournalError::Held(_)) if Instant::now() < until => {
-                if !is_told {
-                    let seconds = wait.as_secs_f64();
-                    say(&format!("watertight: {error}; waiting for it for {seconds} s (serve.handover_wait)"));
-                }
-                is_told = true;
-            }
-            opened => return Ok(opened),
-        }
-    }
-}
-
-/// The usage ledger, and a file if one is wanted.
-struct CallLogs {
-    ledger: Arc<dyn CallLog>,
-    file: Option<Arc<CallLogFile>>,
-}
-
-impl CallLog for CallLogs {
-    fn finished(&self, record: CallRecord) {
-        if let Some(file) = &self.file {
-            file.finished(record.clone());
-        }
-        self.ledger.finished(record);
     }
 }
 

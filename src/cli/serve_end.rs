@@ -13,24 +13,36 @@ const SETTLING: Duration = Duration::from_millis(100);
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// For whom.
-pub(super) enum Leaving {
+pub(super) enum Leaving<'a> {
     /// Told to stop.
     ForGood,
     /// A successor has the socket already.
-    To(Option<Handover>),
+    To(Option<&'a Handover>),
 }
 
 /// Ends. Health and metrics are answered to the end; told a second time to stop, it ends at once.
-pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving) {
+pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving<'_>) -> Ended {
     say("watertight: stopping");
     tokio::select! {
-        () = leave(state, listening, leaving) => {}
-        () = told_to_stop() => say("watertight: told twice, ending at once"),
-        () = keep_up(state) => {}
+        () = leave(state, listening, leaving) => Ended::Done,
+        () = told_to_stop() => {
+            say("watertight: told twice, ending at once");
+            Ended::Told
+        }
+        () = keep_up(state) => Ended::Done,
     }
 }
 
-async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// All was done that was to be done.
+    Done,
+    /// Told to end at once.
+    Told,
+}
+
+async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving<'_>) {
     let grace = state.settings.grace;
     let last_words = grace.saturating_sub(LAST_WORDS.min(grace / 4));
     state.ending.leaving.cancel();
@@ -67,7 +79,7 @@ async fn leave(state: &AppState, mut listening: Listening, leaving: Leaving) {
 /// Waits until steps that can be made again are to be left to a successor: so long after somebody began to wait for the journal there.
 /// It makes them again, with the same idempotency key, and nobody who asks it is to stand still for long for somebody else's step. Those
 /// with `effects = "once"` have all of grace: nobody may make them again.
-async fn wanted(leaving: &Leaving, of_steps: Duration) {
+async fn wanted(leaving: &Leaving<'_>, of_steps: Duration) {
     let Leaving::To(Some(handover)) = leaving else { return std::future::pending().await };
     handover.wanted().await;
     tokio::time::sleep(of_steps).await;

@@ -1,5 +1,6 @@
 //! One HTTP client a provider: where it is, what is sent with every request, and what may never be seen of it.
-//! Sends one request and hands back the head of a good answer; nothing here repeats, follows or waits for a second one.
+//! Sends one request and hands back the head of a good answer; nothing here follows or waits for a second one, and nothing is repeated but
+//! what a kept connection lost as it closed.
 
 use std::{
     cmp::Reverse,
@@ -23,6 +24,7 @@ use super::{
     captured::HEARD_BYTES_MAX,
     error_body::{AnswerHead, ErrorPointers, failure_of_answer},
     http_client::{Packed, http_client},
+    kept_connection::execute,
     outgoing::{Ears, Outgoing},
     recording::{Recording, Sent},
     secret::{Secret, scrub_failure},
@@ -210,15 +212,11 @@ impl ProviderClient {
         pointers: &ErrorPointers,
         ears: Ears<'_>,
     ) -> Result<Answer, AttemptFailure> {
-        let mut headers = self.headers.clone();
-        headers.extend(outgoing.headers);
-        let mut request = self.http.request(outgoing.method, self.url(&outgoing.path)).headers(headers);
-        if let Some(body) = ears.body(outgoing.body.clone()) {
-            request = request.body(body);
-        }
-        let request = request.build().map_err(failure_of_error)?;
-        let recording = self.recording(&request, outgoing.body, ears.capture);
-        let incoming = Incoming::answer_to(self.http.execute(request), recording).await?;
+        let request = self.request(&outgoing, ears.body(outgoing.body.clone())).map_err(failure_of_error)?;
+        let recording = self.recording(&request, outgoing.body.clone(), ears.capture);
+        // Whoever counts has heard that it left.
+        let again = || self.request(&outgoing, outgoing.body.clone().map(reqwest::Body::from)).ok();
+        let incoming = Incoming::answer_to(execute(&self.http, request, again), recording).await?;
         ears.head(incoming.headers());
         let head = incoming.head();
         let is_event_stream = incoming.is_of_type("text/event-stream");
@@ -238,6 +236,16 @@ impl ProviderClient {
                 ..AttemptFailure::new(Ending::BadReply, format!("HTTP {status}: neither an answer nor an error"))
             }),
         }
+    }
+
+    fn request(&self, outgoing: &Outgoing, body: Option<reqwest::Body>) -> Result<reqwest::Request, reqwest::Error> {
+        let mut headers = self.headers.clone();
+        headers.extend(outgoing.headers.clone());
+        let mut request = self.http.request(outgoing.method.clone(), self.url(&outgoing.path)).headers(headers);
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        request.build()
     }
 
     /// An ear at the exchange, if anybody listens.

@@ -16,6 +16,10 @@ use tokio::{
 pub(crate) enum Step {
     Send(Vec<u8>),
     Pause(Duration),
+    /// Reads the next request of a kept connection.
+    NextRequest,
+    /// Closes the connection under a request that has come and is not read: the client sees a reset.
+    Reset,
     /// Waits until the client is gone, then reports it.
     UntilClosed,
 }
@@ -85,6 +89,14 @@ async fn serve(
                 }
             }
             Step::Pause(time) => tokio::time::sleep(time).await,
+            Step::NextRequest => {
+                let Some(request) = read_request(&mut socket).await else { return };
+                seen.lock().unwrap().push(request);
+            }
+            Step::Reset => {
+                let _ = socket.peek(&mut [0]).await;
+                return;
+            }
             Step::UntilClosed => {
                 let mut rest = [0; 64];
                 while socket.read(&mut rest).await.is_ok_and(|count| count > 0) {}

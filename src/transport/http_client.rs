@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use url::{Host, Url};
 
-use super::client::{HEADER_BYTES_MAX, POOL_IDLE};
+use super::{
+    client::{HEADER_BYTES_MAX, POOL_IDLE},
+    kept_connection::NotesConnecting,
+};
 
 /// What becomes of bodies that come packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,7 @@ pub(super) fn http_client(
         .connect_timeout(connect_timeout)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
+        .connector_layer(NotesConnecting)
         .referer(false)
         .tcp_nodelay(true)
         .pool_idle_timeout(POOL_IDLE)

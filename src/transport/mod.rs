@@ -14,6 +14,8 @@ pub mod http_agent;
 mod http_client;
 pub mod inward;
 pub mod json_pointer;
+mod kept_connection;
+mod mask;
 pub mod ndjson;
 pub mod ollama;
 pub mod openai;

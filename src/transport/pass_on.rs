@@ -1,5 +1,5 @@
 //! Requests that go to a provider as they came, and answers that come back as they came, whatever their status. One exchange, nothing
-//! repeated; what an answer means is for whoever passes it on to ask.
+//! repeated but a harmless question that a kept connection lost as it closed; what an answer means is for whoever passes it on to ask.
 
 use bytes::Bytes;
 use reqwest::{
@@ -11,6 +11,8 @@ use serde_json::Value;
 use super::{
     client::ProviderClient,
     error_body::{AnswerHead, ErrorPointers, failure_inside_success, failure_of_answer},
+    kept_connection::execute,
+    mask::Mask,
     secret::scrub_headers,
     wire::{Incoming, failure_of_error},
 };
@@ -25,6 +27,8 @@ pub struct PassedOn {
     /// The request asked for no body.
     is_head_only: bool,
     incoming: Incoming,
+    /// Over the body of an error: some servers repeat the key that they were sent.
+    mask: Option<Mask>,
 }
 
 impl ProviderClient {
@@ -41,16 +45,24 @@ impl ProviderClient {
         // So that its usage and its errors can be read; what comes packed all the same goes back so.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let http = self.as_sent();
-        let mut request = http.request(method, self.url(path_and_query)).headers(headers);
-        if let Some(body) = body {
-            request = request.body(body);
-        }
-        let request = request.build().map_err(failure_of_error)?;
-        let is_head_only = request.method() == Method::HEAD;
-        let incoming = Incoming::answer_to(http.execute(request), None).await.map_err(|failure| self.scrub(failure))?;
+        let (is_head_only, url) = (method == Method::HEAD, self.url(path_and_query));
+        let request = || {
+            let request = http.request(method.clone(), url.clone()).headers(headers.clone());
+            match body.clone() {
+                Some(body) => request.body(body).build(),
+                None => request.build(),
+            }
+        };
+        let first = request().map_err(failure_of_error)?;
+        // What a service does for the others, and whether it may do it twice, is not ours to know.
+        let again = || method.is_idempotent().then(request)?.ok();
+        let sent = execute(http, first, again);
+        let incoming = Incoming::answer_to(sent, None).await.map_err(|failure| self.scrub(failure))?;
         let mut headers = incoming.headers().clone();
         scrub_headers(&mut headers, &self.secrets);
-        Ok(PassedOn { headers, head: incoming.head(), is_head_only, incoming })
+        let head = incoming.head();
+        let mask = (head.status >= 400 && !self.secrets.is_empty()).then(|| Mask::new(&self.secrets));
+        Ok(PassedOn { headers, head, is_head_only, incoming, mask })
     }
 }
 
@@ -76,7 +88,15 @@ impl PassedOn {
 
     /// The next piece of the body, `None` at its end.
     pub async fn piece(&mut self) -> Result<Option<Bytes>, AttemptFailure> {
-        self.incoming.piece().await
+        let Some(mask) = &mut self.mask else { return self.incoming.piece().await };
+        while let Some(piece) = self.incoming.piece().await? {
+            let seen = mask.push(&piece);
+            if !seen.is_empty() {
+                return Ok(Some(seen));
+            }
+        }
+        let rest = mask.finish();
+        Ok((!rest.is_empty()).then_some(rest))
     }
 
     /// How a complete answer failed, by its status and by as much of its body as was kept; `None` if it did well.

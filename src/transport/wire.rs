@@ -18,7 +18,7 @@ use crate::model::{
     reply::AttemptFailure,
 };
 
-use super::{error_body::AnswerHead, recording::Recording};
+use super::{error_body::AnswerHead, kept_connection::is_close, recording::Recording};
 
 /// The most bytes of an error answer that are read.
 pub const ERROR_BODY_BYTES_MAX: usize = 256 * 1024;
@@ -112,6 +112,10 @@ pub(super) fn failure_of_error(error: reqwest::Error) -> AttemptFailure {
     } else {
         Ending::Network { connected: !error.is_connect() }
     };
+    if is_close(&error) {
+        let how = "the server closed the connection before it answered, or while it did";
+        return AttemptFailure::new(ending, format!("{how} ({})", chain(&error)));
+    }
     AttemptFailure::new(ending, chain(&error))
 }
 

@@ -305,6 +305,36 @@ fn whoever_is_still_sending_is_served_by_the_predecessor() {
     second.end().exits(0);
 }
 
+/// Where a successor dies before it serves, its predecessor comes back: nobody is refused, no step is paid twice, keys are known, and the next
+/// successor that lives takes over as ever.
+#[test]
+fn a_successor_that_dies_leaves_the_service_to_its_predecessor() {
+    let (agents, asked) = agents();
+    let config = format!(
+        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.slow]\nprovider = \"here\"\npath = \"/slow\"\n"
+    );
+    let project = folder(&[("workflow.toml", WORKFLOW), ("watertight.toml", &config)]);
+    let (first, address) = serve(text(project.path()));
+    let start =
+        || json_of(&ask_with(address, "POST", "/v1/runs", &[("idempotency-key", "k")], r#"{"workflow":"two"}"#));
+    let run = start();
+    wait_until("its last step is under way", || asked[1].load(Ordering::SeqCst) == 1);
+    successor(text(project.path())).kill();
+    let id = run["run_id"].as_str().unwrap();
+    let result = json_of(&ask(address, "GET", &format!("/v1/runs/{id}/result?wait=60"), ""));
+    assert_eq!((&result["status"], &result["output"]), (&json!("completed"), &json!("/slow")), "{result}");
+    assert_eq!(asked[1].load(Ordering::SeqCst), 1, "it was paid twice");
+    assert_eq!(start()["run_id"], run["run_id"]);
+    assert!(first.said().contains("this process goes on"), "{}", first.said());
+    let mut third = successor(text(project.path()));
+    third.wait_for("journal: ");
+    first.end().exits(0);
+    let listed = json_of(&ask(address, "GET", "/v1/runs", ""));
+    assert_eq!(listed["data"][0]["run_id"], run["run_id"], "{listed}");
+    third.signal("TERM");
+    third.end().exits(0);
+}
+
 /// A program that cannot open the journal, here an older one, ends and leaves the service to the process that has it.
 #[test]
 fn whoever_cannot_open_the_journal_takes_nothing_over() {

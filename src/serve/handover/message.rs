@@ -1,7 +1,8 @@
 //! What the two processes say to each other over the Unix socket, and who may say it. Knows nothing of listeners or of draining.
 //!
 //! New: version, `Ask`, the address it wants. Old: version, `Given` with the descriptor, or `Refused`. New: `Taken`. Old: `Done`, and much
-//! later `Released`; meanwhile the new one may say `Wanted`. One that never does is waited for as long as it waits.
+//! later `Released`; meanwhile the new one may say `Wanted`. One that never does is waited for as long as it waits. New: `Serving`. Where the
+//! new one is gone before that word, the old one comes back.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -21,7 +22,7 @@ use tokio::{
 };
 
 /// The version of these words. A process of another version is refused, and binds by itself.
-pub(super) const VERSION: u8 = 1;
+pub(super) const VERSION: u8 = 2;
 /// The longest address as text: an IPv6 address with scope and port.
 const ADDRESS_BYTES_MAX: usize = 80;
 /// How long the other process may take to say what it wants, or that it is done. One that is starved of its processor is not silent.
@@ -41,6 +42,7 @@ pub(super) enum Word {
     Done = b'D',
     Released = b'L',
     Wanted = b'W',
+    Serving = b'S',
 }
 
 fn invalid(message: String) -> io::Error {
@@ -93,6 +95,13 @@ pub(super) async fn write_word(stream: &mut UnixStream, word: Word) -> io::Resul
 pub(super) async fn expect_word(stream: &mut UnixStream, word: Word) -> io::Result<()> {
     let byte = stream.read_u8().await?;
     if byte == word as u8 { Ok(()) } else { Err(invalid(format!("byte {byte} instead of {word:?}"))) }
+}
+
+/// The next word, whichever it is.
+pub(super) async fn read_word(stream: &mut UnixStream) -> io::Result<Word> {
+    let byte = stream.read_u8().await?;
+    let known = [Word::Wanted, Word::Serving].into_iter().find(|word| *word as u8 == byte);
+    known.ok_or_else(|| invalid(format!("byte {byte} instead of a word of the successor")))
 }
 
 /// Sends version and `Given`, with the descriptor.

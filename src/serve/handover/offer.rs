@@ -23,14 +23,24 @@ use super::message::{self, Word};
 
 /// After an error of the Unix socket it rests this long.
 const REST: Duration = Duration::from_millis(200);
+/// So long the old process waits to hear that its successor serves, once it has let go of everything. One that has not come so far by then,
+/// and lives, is nothing that it could come back beside.
+const SERVING_MAX: Duration = Duration::from_secs(600);
 /// Only the owner may connect.
 const MODE: u32 = 0o600;
+
+/// Who has the socket, and our own copy of it: should that one die before it serves, this process goes on.
+#[derive(Debug)]
+struct Successor {
+    stream: UnixStream,
+    listener: OwnedFd,
+}
 
 /// An open offer of the listening socket. Dropped, it ends, and its file is taken away.
 #[derive(Debug)]
 pub struct Handover {
     successor: watch::Receiver<bool>,
-    stream: Arc<Mutex<Option<UnixStream>>>,
+    successor_at: Arc<Mutex<Option<Successor>>>,
     waiting: JoinHandle<()>,
     file: Arc<SocketFile>,
 }
@@ -43,15 +53,15 @@ impl Handover {
     pub fn offer(path: &Path, address: SocketAddr, listener: OwnedFd) -> io::Result<Self> {
         let (socket, file) = SocketFile::bind(path)?;
         let (found, successor) = watch::channel(false);
-        let (stream, file) = (Arc::new(Mutex::new(None)), Arc::new(file));
-        let (place, own) = (Arc::clone(&stream), Arc::clone(&file));
+        let (successor_at, file) = (Arc::new(Mutex::new(None)), Arc::new(file));
+        let (place, own) = (Arc::clone(&successor_at), Arc::clone(&file));
         let waiting = tokio::spawn(async move {
             let successor = wait_for_successor(socket, own, address, listener).await;
             *place.lock().await = Some(successor);
             // Nobody who waits: the offer was dropped.
             let _ = found.send(true);
         });
-        Ok(Self { successor, stream, waiting, file })
+        Ok(Self { successor, successor_at, waiting, file })
     }
 
     /// Waits until a successor has the socket: this process has to stop accepting and to drain.
@@ -65,21 +75,46 @@ impl Handover {
 
     /// Waits until the successor says that somebody waits for the journal there. Waits for ever for one that is gone.
     pub async fn wanted(&self) {
-        let mut stream = self.stream.lock().await;
-        if let Some(stream) = stream.as_mut()
-            && message::expect_word(stream, Word::Wanted).await.is_ok()
+        let mut successor = self.successor_at.lock().await;
+        if let Some(successor) = successor.as_mut()
+            && message::expect_word(&mut successor.stream, Word::Wanted).await.is_ok()
         {
             return;
         }
-        drop(stream);
+        drop(successor);
         std::future::pending::<()>().await;
     }
 
     /// Tells the successor that the journal is free. Nothing happens where there is none or it is gone.
     pub async fn release(&self) {
-        let Some(mut stream) = self.stream.lock().await.take() else { return };
-        if let Err(error) = message::write_word(&mut stream, Word::Released).await {
+        let mut successor = self.successor_at.lock().await;
+        let Some(successor) = successor.as_mut() else { return };
+        if let Err(error) = message::write_word(&mut successor.stream, Word::Released).await {
             tracing::warn!(%error, "the successor could not be told that the journal is free");
+        }
+    }
+
+    /// Waits until the successor serves, after all was released; then there is nothing left to do. Where it is gone before that: the
+    /// listening socket, in which connections wait for somebody to accept them.
+    pub async fn came_back(&self) -> Option<OwnedFd> {
+        let Successor { mut stream, listener } = self.successor_at.lock().await.take()?;
+        let serves = async {
+            loop {
+                match message::read_word(&mut stream).await {
+                    Ok(Word::Serving) => return true,
+                    // Said too late to matter.
+                    Ok(Word::Wanted) => {}
+                    Ok(_) | Err(_) => return false,
+                }
+            }
+        };
+        match tokio::time::timeout(SERVING_MAX, serves).await {
+            Ok(false) => Some(listener),
+            Ok(true) => None,
+            Err(_) => {
+                tracing::warn!("the successor lives and does not serve: look at its messages");
+                None
+            }
         }
     }
 }
@@ -98,7 +133,7 @@ async fn wait_for_successor(
     file: Arc<SocketFile>,
     address: SocketAddr,
     listener: OwnedFd,
-) -> UnixStream {
+) -> Successor {
     loop {
         let mut stream = match socket.accept().await {
             Ok((stream, _)) => stream,
@@ -117,7 +152,7 @@ async fn wait_for_successor(
                 if let Err(error) = message::write_word(&mut stream, Word::Done).await {
                     tracing::warn!(%error, "the successor went away after it took the socket");
                 }
-                return stream;
+                return Successor { stream, listener };
             }
             Err(error) => tracing::warn!(%error, "a request for the listening socket was refused"),
         }

@@ -31,8 +31,8 @@ pub struct Farewell(UnixStream);
 impl Farewell {
     /// Waits until the old process has released its journal or is gone, and tells it once `wanted` comes, so that it does so soon. False
     /// where it does neither within `timeout`.
-    pub async fn released(self, timeout: Duration, wanted: impl Future<Output = ()>) -> bool {
-        let (mut hearing, mut saying) = self.0.into_split();
+    pub async fn released(&mut self, timeout: Duration, wanted: impl Future<Output = ()>) -> bool {
+        let (mut hearing, mut saying) = self.0.split();
         let telling = async {
             wanted.await;
             // Nobody who hears it: then the end is heard below.
@@ -48,6 +48,13 @@ impl Farewell {
             }
         };
         tokio::time::timeout(timeout, ended).await.is_ok()
+    }
+
+    /// Tells the old process that this one serves, so that it can go. Nothing happens where it is gone.
+    pub async fn serving(mut self) {
+        if let Err(error) = message::write_word(&mut self.0, Word::Serving).await {
+            tracing::debug!(%error, "the old process went before it heard that this one serves");
+        }
     }
 }
 

@@ -81,7 +81,7 @@ async fn serve_until_asked(
     let listener = TcpListener::from_std(listener).unwrap();
     ready(came_by_handover);
     let mut open = JoinSet::new();
-    if let Some(farewell) = farewell {
+    if let Some(mut farewell) = farewell {
         open.spawn(async move {
             assert!(farewell.released(TIMEOUT, std::future::pending()).await, "the old one never let go");
         });
@@ -283,10 +283,10 @@ async fn strangers_are_refused_and_the_offer_stands() {
     let (_folder, path) = folder();
     let (handover, _listener, address) = offer(&path);
     assert!(take_over(&path, free_address(), TIMEOUT).await.is_none(), "another address");
-    let mut wrong_length = vec![1, b'A', 255];
+    let mut wrong_length = vec![2, b'A', 255];
     wrong_length.extend([b'9'; 255]);
     let garbage: [&[u8]; 7] =
-        [b"", b"\x01", b"\x02A\x00", b"\x01X\x00", b"\x01A\x03abc", b"GET / HTTP/1.1\r\n\r\n", &wrong_length];
+        [b"", b"\x02", b"\x01A\x00", b"\x02X\x00", b"\x02A\x03abc", b"GET / HTTP/1.1\r\n\r\n", &wrong_length];
     for bytes in garbage {
         let mut stream = UnixStream::connect(&path).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -294,7 +294,7 @@ async fn strangers_are_refused_and_the_offer_stands() {
         let mut answer = Vec::new();
         // A reset is as good as an end: what it may not be is a descriptor or silence.
         let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("silence");
-        assert!(answer.is_empty() || answer == [1, b'R'], "{bytes:?}: {answer:?}");
+        assert!(answer.is_empty() || answer == [2, b'R'], "{bytes:?}: {answer:?}");
     }
     let asked = tokio::time::timeout(Duration::from_millis(50), handover.asked()).await;
     assert!(asked.is_err(), "it would drain for a stranger");
@@ -370,28 +370,28 @@ async fn a_socket_that_is_not_the_one_asked_for_is_not_taken() {
 
 #[tokio::test]
 async fn the_successor_hears_of_the_journal() {
-    let (_folder, handover, _listener, taken) = taken_offer().await;
+    let (_folder, handover, _listener, mut taken) = taken_offer().await;
     handover.asked().await;
-    let mut hearing = tokio::spawn(taken.farewell.released(TIMEOUT, std::future::pending()));
+    let mut hearing = tokio::spawn(async move { taken.farewell.released(TIMEOUT, std::future::pending()).await });
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "too early");
     handover.release().await;
     assert!(hearing.await.unwrap());
     // An old process that dies has released everything too; one that lives and keeps silent has not.
-    let (_folder, handover, _listener, taken) = taken_offer().await;
+    let (_folder, handover, _listener, mut taken) = taken_offer().await;
     handover.asked().await;
     drop(handover);
     assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
-    let (_folder, _handover, _listener, taken) = taken_offer().await;
+    let (_folder, _handover, _listener, mut taken) = taken_offer().await;
     assert!(!taken.farewell.released(Duration::from_millis(50), std::future::pending()).await);
 }
 
 #[tokio::test]
 async fn the_old_one_hears_that_somebody_waits_for_the_journal() {
-    let (_folder, handover, _listener, taken) = taken_offer().await;
+    let (_folder, handover, _listener, mut taken) = taken_offer().await;
     handover.asked().await;
     let (want, wanted) = tokio::sync::oneshot::channel::<()>();
     let moment = Duration::from_millis(50);
-    let hearing = tokio::spawn(taken.farewell.released(TIMEOUT, async { wanted.await.unwrap() }));
+    let hearing = tokio::spawn(async move { taken.farewell.released(TIMEOUT, async { wanted.await.unwrap() }).await });
     assert!(tokio::time::timeout(moment, handover.wanted()).await.is_err(), "nobody waits yet");
     want.send(()).unwrap();
     tokio::time::timeout(TIMEOUT, handover.wanted()).await.unwrap();
@@ -403,4 +403,34 @@ async fn the_old_one_hears_that_somebody_waits_for_the_journal() {
     handover.asked().await;
     assert!(tokio::time::timeout(moment, handover.wanted()).await.is_err());
     handover.release().await;
+}
+
+/// One that dies before it serves leaves the socket to the old one, with whoever waits in it; one that serves does not.
+#[tokio::test]
+async fn a_successor_that_dies_before_it_serves_gives_the_socket_back() {
+    let (_folder, handover, listener, taken) = taken_offer().await;
+    handover.asked().await;
+    handover.release().await;
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let client = std::net::TcpStream::connect(address).unwrap();
+    drop(taken);
+    let kept = std::net::TcpListener::from(handover.came_back().await.expect("it is gone"));
+    kept.set_nonblocking(false).unwrap();
+    assert_eq!(kept.accept().unwrap().1, client.local_addr().unwrap());
+    assert!(handover.came_back().await.is_none(), "once");
+
+    let (_folder, handover, _listener, mut taken) = taken_offer().await;
+    handover.asked().await;
+    let moment = Duration::from_millis(20);
+    // It waited for the journal, and got it before it was heard.
+    assert!(!taken.farewell.released(moment, std::future::ready(())).await);
+    handover.release().await;
+    assert!(tokio::time::timeout(moment, handover.came_back()).await.is_err(), "it lives and does not serve yet");
+    let (_folder, handover, _listener, mut taken) = taken_offer().await;
+    handover.asked().await;
+    handover.release().await;
+    assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
+    taken.farewell.serving().await;
+    assert!(handover.came_back().await.is_none());
 }

@@ -6,7 +6,10 @@ use tokio::{net::TcpSocket, time::timeout};
 use super::*;
 use crate::{
     model::facts::TimeoutKind,
-    transport::fake_server::{FakeServer, Step, answer},
+    transport::{
+        fake_server::{FakeServer, Step, answer},
+        kept_connection::CLOSE_RACE_MAX,
+    },
 };
 
 fn get(path: &str) -> Outgoing {
@@ -185,4 +188,69 @@ async fn leaving_closes_the_connection() {
         attempt.abort();
         assert!(server.sees_client_leave().await);
     }
+}
+
+/// A whole answer after which the connection is kept.
+fn kept(body: &str) -> Step {
+    Step::Send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes())
+}
+
+/// A server that closes a kept connection as it is used again has not done the work; one that was asked on a connection of its own may have.
+#[tokio::test]
+async fn what_a_kept_connection_lost_as_it_closed_is_sent_again() {
+    let late = Step::Pause(CLOSE_RACE_MAX + Duration::from_millis(200));
+    let lost = Err(Ending::Network { connected: true });
+    for (after_the_first, again, want, requests) in [
+        (vec![Step::NextRequest], answer(200, "", "second"), Ok("second"), 3),
+        (vec![Step::Reset], answer(200, "", "second"), Ok("second"), 2),
+        // It had time to work.
+        (vec![Step::NextRequest, late], answer(200, "", "second"), lost.clone(), 2),
+        // The next one is a connection of its own.
+        (vec![Step::NextRequest], vec![], lost, 3),
+    ] {
+        let first = [vec![kept("first")], after_the_first].concat();
+        let server = FakeServer::start(vec![first, again]).await;
+        let client = client(&server.base_url);
+        assert_eq!(fetch(&client).await.unwrap(), b"first");
+        let got = fetch(&client).await;
+        let got = got.map(|body| String::from_utf8(body).unwrap()).map_err(|failure| failure.ending);
+        assert_eq!((got, server.requests().len()), (want.map(str::to_owned), requests));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_is_told_as_such() {
+    let server = FakeServer::start(vec![vec![]]).await;
+    let failure = fetch(&client(&server.base_url)).await.unwrap_err();
+    assert!(failure.message.starts_with("the server closed the connection before it answered"), "{failure:?}");
+}
+
+/// Of what passes through only harmless questions are sent again.
+#[tokio::test]
+async fn what_passes_through_is_sent_again_only_where_that_is_harmless() {
+    for (method, want) in [(Method::GET, Ok(200)), (Method::POST, Err(Ending::Network { connected: true }))] {
+        let server = FakeServer::start(vec![vec![kept("first"), Step::NextRequest], answer(200, "", "second")]).await;
+        let client = client(&server.base_url);
+        let pass = async || {
+            let mut passed = client.pass_on(method.clone(), "/x", HeaderMap::new(), None).await?;
+            while passed.piece().await?.is_some() {}
+            Ok(passed.status())
+        };
+        assert_eq!(pass().await.map_err(|failure: AttemptFailure| failure.ending), Ok(200));
+        assert_eq!(pass().await.map_err(|failure: AttemptFailure| failure.ending), want, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_repeats_the_key_hands_it_to_nobody() {
+    let body = "Incorrect key sk-secret-1 given";
+    let server = FakeServer::start(vec![answer(401, "", body), answer(200, "", body)]).await;
+    let options = ProviderOptions { key: Some(Secret::new("sk-secret-1")), ..ProviderOptions::at(&server.base_url) };
+    let client = ProviderClient::try_new(&options).unwrap();
+    let mut passed = client.pass_on(Method::GET, "/x", HeaderMap::new(), None).await.unwrap();
+    let mut got = Vec::new();
+    while let Some(piece) = passed.piece().await.unwrap() {
+        got.extend_from_slice(&piece);
+    }
+    assert_eq!(String::from_utf8(got).unwrap(), "Incorrect key *********** given");
 }
