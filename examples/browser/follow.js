@@ -43,7 +43,7 @@ at("form").addEventListener("submit", async (submit) => {
   for (const [name, value] of [["workflow", workflow.value], ["input", JSON.stringify({ notes: notes.value })]]) body.append(name, value);
   for (const photo of photos.files) body.append("photos", photo);
   [run.last, run.over, at("work").hidden, at("post").hidden, at("problem").textContent] = [0, false, false, true, ""];
-  at("steps").replaceChildren();
+  ["steps", "status"].forEach((id) => at(id).replaceChildren()), at("bar").removeAttribute("value");
   try {
     const owner = key.value ? { authorization: `Bearer ${key.value}` } : {};
     const once = { ...owner, "idempotency-key": crypto.randomUUID() };
