@@ -11,8 +11,12 @@ use std::{
 };
 
 use watertight::{
-    model::envelope::ErrorCode,
+    model::{envelope::ErrorCode, name::Name, run::Cause},
     runtime::metric::{ALL, Kind},
+    workflow::{
+        check::load,
+        definition::{self, OnCause},
+    },
 };
 
 const ARCHITECTURE_LINES_MAX: usize = 200;
@@ -328,5 +332,42 @@ fn the_code_in_the_readme_is_the_examples() {
         for part in parts {
             assert!(source.contains(&part.join("\n")), "examples/custom_agent.rs does not have:\n{}", part.join("\n"));
         }
+    }
+}
+
+/// The page on workflows names every key that the parser knows, and what it shows is a workflow.
+#[test]
+fn the_page_on_workflows_is_what_the_parser_takes() {
+    let page = read("docs/workflows.md");
+    let source = read("src/workflow/parse.rs");
+    let listed = source.split("_KEYS: [&str; ").skip(1).map(|rest| rest.split("];").next().unwrap());
+    let keys: Vec<&str> = listed.flat_map(|list| list.split('"').skip(1).step_by(2)).collect();
+    assert!(keys.len() > 20, "{keys:?}");
+    let words = quoted(&page);
+    for key in keys.iter().filter(|key| !["workflow", "inputs", "step"].contains(*key)) {
+        let is_there = words.iter().any(|word| word == key || word.ends_with(&format!(".{key}")));
+        assert!(is_there, "docs/workflows.md does not explain `{key}`");
+    }
+    for word in Cause::ALL.map(Cause::as_str).into_iter().chain(OnCause::ALL.map(OnCause::as_str)) {
+        assert!(words.contains(&word), "docs/workflows.md does not explain `{word}`");
+    }
+    for block in blocks(&page, "toml") {
+        let bytes = block.join("\n").into_bytes();
+        let agents = ["places", "draft", "review", "publish"].map(|agent| Name::try_new(agent).unwrap()).into();
+        load("docs/workflows.md", &bytes, &agents).unwrap();
+    }
+    let kib = |bytes: usize| format!("{} KiB", bytes / 1024);
+    let mib = |bytes: usize| format!("{} MiB", bytes / 1024 / 1024);
+    for limit in [
+        format!("{} steps", definition::STEPS_MAX),
+        format!("{} inputs", definition::INPUTS_MAX),
+        format!("{} fields", definition::FIELDS_MAX),
+        format!("{} an expression", kib(definition::EXPRESSION_BYTES_MAX)),
+        format!("{} a `default`", kib(definition::DEFAULT_BYTES_MAX)),
+        format!("{} revisions", definition::REVISIONS_MAX),
+        format!("{} an output", mib(definition::OUTPUT_BYTES_MAX)),
+        format!("{} a file", mib(definition::FILE_BYTES_MAX)),
+    ] {
+        assert!(page.contains(&limit), "docs/workflows.md: {limit}");
     }
 }
