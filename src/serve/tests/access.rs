@@ -152,6 +152,20 @@ async fn only_operators_act() {
     assert_eq!((kept.len(), kept[0].set_by.as_deref()), (1, Some("olga")));
 }
 
+/// How much others call is an operator's to see.
+#[tokio::test]
+async fn counts_of_all_tenants_are_an_operators() {
+    let world = World::usual().await;
+    for (key, is_shown) in [("ann", false), ("olga", true)] {
+        let listed = world.with_key(key, "GET", "/v1/agents", "").await.is(200).json();
+        let agent = &listed["data"][0];
+        assert_eq!(agent["name"], "echo");
+        for field in ["in_flight", "mailbox_depth"] {
+            assert_eq!(agent.get(field).is_some(), is_shown, "{key}: {agent}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_watch_token_reads_its_run_and_nothing_else() {
     let world = World::usual().await;
