@@ -206,9 +206,7 @@ fn answers_under_way_when_grace_ends_do_not_look_whole() {
 #[test]
 fn nobody_waits_for_a_step_of_the_predecessor() {
     let (agents, asked) = agents();
-    let config = format!(
-        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.stuck]\nprovider = \"here\"\npath = \"/stuck\"\n"
-    );
+    let config = quick_and("stuck", agents);
     let project = folder(&[("workflow.toml", &WORKFLOW.replace("slow", "stuck")), ("watertight.toml", &config)]);
     let (first, address) = serve(text(project.path()));
     let run = json_of(&ask(address, "POST", "/v1/runs", r#"{"workflow":"two"}"#));
@@ -230,9 +228,7 @@ fn nobody_waits_for_a_step_of_the_predecessor() {
 fn steps_under_way_end_before_a_successor_has_the_journal() {
     for (effects, is_urged) in [("", false), ("effects = \"once\"\n", true)] {
         let (agents, asked) = agents();
-        let config = format!(
-            "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.slow]\nprovider = \"here\"\npath = \"/slow\"\n"
-        );
+        let config = quick_and("slow", agents);
         let workflow = format!("{WORKFLOW}{effects}");
         let project = folder(&[("workflow.toml", &workflow), ("watertight.toml", &config)]);
         let (first, address) = serve(text(project.path()));
@@ -310,9 +306,7 @@ fn whoever_is_still_sending_is_served_by_the_predecessor() {
 #[test]
 fn a_successor_that_dies_leaves_the_service_to_its_predecessor() {
     let (agents, asked) = agents();
-    let config = format!(
-        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.slow]\nprovider = \"here\"\npath = \"/slow\"\n"
-    );
+    let config = quick_and("slow", agents);
     let project = folder(&[("workflow.toml", WORKFLOW), ("watertight.toml", &config)]);
     let (first, address) = serve(text(project.path()));
     let start =
@@ -372,6 +366,13 @@ fn a_call_log_is_written_while_calls_are_made() {
     service.signal("KILL");
     drop(service.end());
     assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 2);
+}
+
+/// The agent that answers at once and one more, both where `agents` are.
+fn quick_and(other: &str, agents: SocketAddr) -> String {
+    format!(
+        "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.{other}]\nprovider = \"here\"\npath = \"/{other}\"\n"
+    )
 }
 
 /// A process that has the listening socket of the one before it, and waits for its journal.
