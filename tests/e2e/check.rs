@@ -30,6 +30,52 @@ fn gateways_are_sound() {
     }
 }
 
+/// Each workflow that was checked is named with its file, wherever it lies; where there is none that is said.
+#[test]
+fn every_workflow_that_was_checked_is_named() {
+    let workflow = |name: &str| {
+        format!(
+            "[workflow]\nname = \"{name}\"\noutput = \"steps.a.output\"\n[[step]]\nid = \"a\"\nagent = \"meta\"\nin = {{}}\n"
+        )
+    };
+    let [one, two, three] = ["one", "two", "three"].map(workflow);
+    let first = ("workflow.toml", one.as_str());
+    let more = [("workflows/b.toml", two.as_str()), ("workflows/c.toml", three.as_str())];
+    let named = |name: &str, file: &str| format!("ok: workflow {name}, 1 step ({file})");
+    for (files, said) in [
+        (
+            vec![],
+            vec![
+                "ok: neither workflow.toml nor workflows/*.toml here, so only settings and agents were checked"
+                    .to_owned(),
+            ],
+        ),
+        (vec![first], vec![named("one", "workflow.toml")]),
+        (more.to_vec(), vec![named("two", "workflows/b.toml"), named("three", "workflows/c.toml")]),
+        (
+            [&[first], &more[..]].concat(),
+            vec![named("one", "workflow.toml"), named("two", "workflows/b.toml"), named("three", "workflows/c.toml")],
+        ),
+    ] {
+        let project = folder(&files);
+        let at = text(project.path());
+        let ended = watertight(&["check", at]).exits(0);
+        let lines: Vec<String> = ended
+            .out
+            .lines()
+            .filter(|line| line.starts_with("ok: "))
+            .map(|line| line.replace(&format!("{at}/"), ""))
+            .collect();
+        assert_eq!(lines, said);
+        let json = watertight(&["check", at, "--json"]).exits(0).json();
+        assert_eq!(json["workflows"].as_array().map(Vec::len), Some(files.len()), "{json}");
+    }
+    let project = folder(&[first, more[0]]);
+    let only = text(&project.path().join("workflows/b.toml")).to_owned();
+    let ended = watertight(&["check", text(project.path()), "--workflow", &only]).exits(0);
+    assert!(ended.out.contains("workflow two") && !ended.out.contains("workflow one"), "{}", ended.out);
+}
+
 /// Built-in agents that nobody asks for need not fit the project's providers.
 #[test]
 fn a_gateway_whose_agents_alone_name_models_is_sound() {
