@@ -20,6 +20,7 @@ use super::{
 use crate::{
     model::{
         name::Name,
+        nearest::hint,
         reply::{AttemptFailure, Reply},
     },
     policy::verdict::{Keyed, Verdict, judge},
@@ -168,7 +169,8 @@ async fn call(
 ) -> Result<(), Stop> {
     let Some(agent) = settings.agent(name) else {
         let known: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
-        return Err(Stop::Usage(format!("there is no agent {name}; there are {}", known.join(", "))));
+        let near = hint(name, known.iter().copied());
+        return Err(Stop::Usage(format!("there is no agent {name}{near}; there are {}", known.join(", "))));
     };
     let shown = input.display();
     let text = std::fs::read_to_string(input).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;

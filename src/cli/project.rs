@@ -25,6 +25,7 @@ use crate::{
         layers::ENVIRONMENT_PREFIX,
         load::{Examined, Settings, Sources, Wanted, examine},
         problem::Problem,
+        strangers::misspelt_agents,
         tree::agent_names,
     },
     workflow::{
@@ -236,12 +237,16 @@ impl Project {
                 Err(agents) => named.extend(agents),
             }
         }
+        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
+        let asked: Vec<Name> = named.iter().cloned().chain(own).collect();
         let examined = self.examine_own(named);
         self.find_faults(&examined, purpose, faults);
         for (shown, workflow) in &workflows {
             check_steps(shown, workflow, &examined, faults);
         }
-        Some((workflows, examined.checked().ok()?))
+        let mut settings = examined.checked().ok()?;
+        settings.warnings.extend(self.with_sources(Wanted::All, |sources| misspelt_agents(sources, &asked)));
+        Some((workflows, settings))
     }
 
     fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {

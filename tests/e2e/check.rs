@@ -76,6 +76,27 @@ fn every_workflow_that_was_checked_is_named() {
     assert!(ended.out.contains("workflow two") && !ended.out.contains("workflow one"), "{}", ended.out);
 }
 
+/// A misspelt table is one more agent, which may be meant: a warning with the name that is near, and only where the workflow's own has none.
+#[test]
+fn an_agent_that_nobody_names_is_doubted_where_a_name_is_near() {
+    let table = |name: &str| format!("[agents.{name}]\nembedded = \"meta\"\nslots = 3\n");
+    let workflow =
+        "[workflow]\nname = \"one\"\noutput = \"steps.a.output\"\n[[step]]\nid = \"a\"\nagent = \"meta\"\nin = {}\n";
+    for (config, is_doubted) in [
+        (table("meat"), true),
+        (table("meta"), false),
+        (table("meta") + &table("meat"), false),
+        (table("photograph"), false),
+    ] {
+        let project = folder(&[("watertight.toml", &config), ("workflow.toml", workflow)]);
+        let ended = watertight(&["check", text(project.path())]).exits(0);
+        let said = ended.err.contains("watertight.toml:1: agents.meat: is one more agent")
+            && ended.err.contains("did you mean \"meta\"");
+        assert_eq!(said, is_doubted, "{config}: {}", ended.err);
+        assert_eq!(ended.err.contains("warning"), is_doubted, "{config}: {}", ended.err);
+    }
+}
+
 /// Built-in agents that nobody asks for need not fit the project's providers.
 #[test]
 fn a_gateway_whose_agents_alone_name_models_is_sound() {
