@@ -24,6 +24,8 @@ pub(super) struct Asked {
     named: Named,
     /// What of that is no name: it is not passed over where it should name somebody.
     odd: Option<&'static str>,
+    /// The user that `metadata` names where `user` names another one.
+    other_user: Option<String>,
 }
 
 impl Asked {
@@ -52,7 +54,8 @@ impl Asked {
         };
         let form = if streams { RelayForm::Stream { usage: usage_of(&body) } } else { RelayForm::Whole };
         let (named, odd) = (named_in(&body), odd_in(&body));
-        Ok(Self { body: Arc::new(body), model, form, named, odd })
+        let other_user = user_in_metadata(&body).filter(|user| !user.is_empty() && named.user.as_ref() != Some(user));
+        Ok(Self { body: Arc::new(body), model, form, named, odd, other_user })
     }
 
     /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
@@ -65,6 +68,11 @@ impl Asked {
                 Failure::invalid(format!("`{key}` names nobody: it is of another type")).with_detail(PARAM, key)
             );
         }
+        // Like a header and a body that differ: who names two is nobody in particular.
+        if let (Some(user), Some(other)) = (user.as_ref().filter(|_| speaks), &self.other_user) {
+            let message = format!("`user` names {user:?}, `metadata.user` names {other:?}");
+            return Err(Failure::invalid(message).with_detail(PARAM, "user"));
+        }
         let of = |name: Option<String>| name.filter(|_| speaks);
         caller.naming(Named { tenant: of(tenant), feature: of(feature), priority, user: of(user) })
     }
@@ -73,9 +81,13 @@ impl Asked {
 fn named_in(body: &RawObject) -> Named {
     let metadata = inner(body, "metadata");
     let of = |key: &str| metadata.as_ref().and_then(|metadata| metadata.text(key));
-    let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| of("user"));
+    let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| user_in_metadata(body));
     // A number is what some servers take themselves; only a word can be one of our classes.
     Named { tenant: of("tenant"), feature: of("feature"), priority: body.text("priority"), user }
+}
+
+fn user_in_metadata(body: &RawObject) -> Option<String> {
+    inner(body, "metadata")?.text("user")
 }
 
 /// The first member that should name somebody and is of another type.

@@ -125,7 +125,7 @@ pub(super) fn key(name: &str, tenant: Option<&str>) -> KeySettings {
 }
 
 /// Ann and Bob of two tenants, an operator, and an application that speaks for others.
-pub(super) fn keys() -> Vec<KeySettings> {
+pub(in crate::serve) fn keys() -> Vec<KeySettings> {
     vec![
         key("ann", Some("acme")),
         key("bob", Some("brick")),
