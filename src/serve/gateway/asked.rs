@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::{
-    model::raw_object::RawObject,
+    model::{envelope::ErrorCode, raw_object::RawObject},
     runtime::relay::{RelayForm, RelayKind, StreamUsage},
     serve::{
         access::caller::{Caller, Named},
         answer::failure::Failure,
     },
-    settings::keys::Acting,
+    settings::keys::OpenAiNames,
 };
 
 use super::shape::PARAM;
@@ -58,24 +58,37 @@ impl Asked {
         Ok(Self { body: Arc::new(body), model, form, named, odd, other_user })
     }
 
-    /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
-    /// model server's business.
+    /// The caller for whom it is. With a key `user` and `metadata` say it as our headers do, and are refused where the key may not name
+    /// that, unless its settings leave them to the model server. Without keys they are the model server's too.
     pub(super) fn caller(&self, caller: Caller) -> Result<Caller, Failure> {
-        let speaks = caller.key.as_ref().is_some_and(|key| key.acting == Acting::ForOthers);
+        let are_taken = caller.key.as_ref().is_some_and(|key| key.openai_names == OpenAiNames::Taken);
         let Named { tenant, feature, priority, user } = self.named.clone();
-        if let Some(key) = self.odd.filter(|_| speaks) {
+        let caller = caller.naming(Named { priority, ..Named::default() })?;
+        if !are_taken {
+            return Ok(caller);
+        }
+        if let Some(key) = self.odd {
             return Err(
                 Failure::invalid(format!("`{key}` names nobody: it is of another type")).with_detail(PARAM, key)
             );
         }
         // Like a header and a body that differ: who names two is nobody in particular.
-        if let (Some(user), Some(other)) = (user.as_ref().filter(|_| speaks), &self.other_user) {
+        if let (Some(user), Some(other)) = (&user, &self.other_user) {
             let message = format!("`user` names {user:?}, `metadata.user` names {other:?}");
             return Err(Failure::invalid(message).with_detail(PARAM, "user"));
         }
-        let of = |name: Option<String>| name.filter(|_| speaks);
-        caller.naming(Named { tenant: of(tenant), feature: of(feature), priority, user: of(user) })
+        caller.naming(Named { tenant, feature, priority: None, user }).map_err(leaving_it_to_the_server)
     }
+}
+
+/// What else a key can say of these members is no secret of its holder's.
+fn leaving_it_to_the_server(mut failure: Failure) -> Failure {
+    if failure.envelope.error_code == ErrorCode::Forbidden {
+        failure.envelope.message.push_str(
+            "; `openai_names = \"passed_on\"` in the key's settings leaves `user` and `metadata` to the model server",
+        );
+    }
+    failure
 }
 
 fn named_in(body: &RawObject) -> Named {

@@ -99,7 +99,7 @@ async fn names_that_nobody_configured_make_no_series() {
     );
 }
 
-/// With a key that speaks for others a request that names two users is nobody's; elsewhere both are the model server's business.
+/// A request that names two users is nobody's, whoever brings it.
 #[tokio::test]
 async fn who_names_two_users_is_nobody_in_particular() {
     let ring = KeyRing::of(&keys(), &|_| None).unwrap();
@@ -112,7 +112,7 @@ async fn who_names_two_users_is_nobody_in_particular() {
         ("app", r#""user":"","metadata":{"user":"lee"}"#, (404, "model")),
         ("app", r#""user":"kim","metadata":{"user":""}"#, (404, "model")),
         ("app", r#""user":"kim","metadata":{"user":null,"tenant":"acme"}"#, (404, "model")),
-        ("ann", r#""user":"kim","metadata":{"user":"lee"}"#, (404, "model")),
+        ("ann", r#""user":"kim","metadata":{"user":"lee"}"#, (400, "user")),
     ] {
         let mut request = post("/v1/chat/completions", &format!(r#"{{"model":"none","messages":[],{said}}}"#));
         request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
