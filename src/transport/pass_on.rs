@@ -6,7 +6,6 @@ use reqwest::{
     Method,
     header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use serde_json::Value;
 
 use super::{
     client::ProviderClient,
@@ -16,7 +15,7 @@ use super::{
     secret::scrub_headers,
     wire::{Incoming, failure_of_error},
 };
-use crate::model::reply::AttemptFailure;
+use crate::model::{loose_json, reply::AttemptFailure};
 
 /// An answer on its way back.
 #[derive(Debug)]
@@ -105,7 +104,7 @@ impl PassedOn {
         if self.head.status >= 400 {
             return Some(failure_of_answer(self.head, kept, &pointers));
         }
-        let value = self.is_telling().then(|| serde_json::from_slice::<Value>(kept).ok()).flatten();
+        let value = self.is_telling().then(|| loose_json::read(kept).ok()).flatten();
         value.and_then(|value| failure_inside_success(self.head, &value, &pointers))
     }
 }
