@@ -147,10 +147,11 @@ mod tests {
         #[test]
         fn what_is_read_is_what_was_written(text in json_text()) {
             let value: Value = serde_json::from_str(&text).unwrap();
-            match read(&text) {
-                Ok(read) => prop_assert_eq!((&read, read.to_string()), (&value, text)),
+            if let Ok(read) = read(&text) {
+                prop_assert_eq!((&read, read.to_string()), (&value, text));
+            } else {
                 // Only a name that stands twice can be wrong here.
-                Err(_) => prop_assert_ne!(value.to_string(), text),
+                prop_assert_ne!(value.to_string(), text);
             }
         }
     }

@@ -264,7 +264,8 @@ mod tests {
             let mut reader = LooseFrames::default();
             let mut text = String::new();
             for piece in units.chunks(size) {
-                let inside: String = piece.iter().map(|unit| format!("\\u{unit:04x}")).collect();
+                let inside: Vec<String> = piece.iter().map(|unit| format!("\\u{unit:04x}")).collect();
+                let inside = inside.concat();
                 let value = reader.read(format!("{{\"d\":\"{inside}\"}}").as_bytes()).unwrap();
                 text.push_str(value["d"].as_str().unwrap());
             }

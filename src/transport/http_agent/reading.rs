@@ -35,13 +35,12 @@ pub(super) fn whole(head: AnswerHead, body: &[u8], mapping: &CheckedMapping) -> 
     let text = str::from_utf8(body).map_err(|error| {
         bad_reply(head, &format_args!("the answer is no JSON: not UTF-8 (byte {})", error.valid_up_to()))
     })?;
-    let (value, kept) = match exact_json::read(text) {
-        Ok(value) => (value, Kept::AsWritten),
+    let (value, kept) = if let Ok(value) = exact_json::read(text) {
+        (value, Kept::AsWritten)
+    } else {
         // What is wrong may stand beside the output, where nobody asks for it.
-        Err(_) => {
-            let value = loose_json::read(body);
-            (value.map_err(|error| bad_reply(head, &format_args!("the answer is no JSON: {error}")))?, Kept::Loosely)
-        }
+        let value = loose_json::read(body);
+        (value.map_err(|error| bad_reply(head, &format_args!("the answer is no JSON: {error}")))?, Kept::Loosely)
     };
     if let Some(failure) = failure_inside_success(head, &value, &mapping.errors) {
         return Err(failure);

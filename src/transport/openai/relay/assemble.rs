@@ -119,7 +119,9 @@ mod tests {
 
     fn assembled(frames: &[Value]) -> Option<Value> {
         let mut assembly = Assembly::default();
-        frames.iter().for_each(|frame| assembly.take(&frame.to_string()).unwrap());
+        for frame in frames {
+            assembly.take(&frame.to_string()).unwrap();
+        }
         assembly.finish().map(|answer| serde_json::from_str(&answer).unwrap())
     }
 
@@ -197,7 +199,9 @@ mod tests {
             r#"{"choices":[{"index":0,"delta":{"content":"\ud83d"},"finish_reason":"stop"}]}"#,
         ];
         let mut assembly = Assembly::default();
-        frames.iter().for_each(|frame| assembly.take(frame).unwrap());
+        for frame in frames {
+            assembly.take(frame).unwrap();
+        }
         let want = r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"content":"a\ud83d\ude00\ud83d","role":"assistant"},"logprobs":{"content":[{"logprob":-1e999},-0]},"finish_reason":"stop"}],"x":12345678901234567890123}"#;
         assert_eq!(assembly.finish().as_deref(), Some(want));
         assert!(Assembly::default().take("{").is_err());

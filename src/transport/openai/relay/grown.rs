@@ -59,7 +59,9 @@ impl Grown {
                 Part::List(items) => Some(Self::List(items.into_iter().map(Self::written).collect())),
                 Part::Object(pairs) => {
                     let mut members = Members::default();
-                    pairs.into_iter().for_each(|(key, value)| members.put(key, Self::written(value)));
+                    for (key, value) in pairs {
+                        members.put(key, Self::written(value));
+                    }
                     Some(Self::Object(members))
                 }
                 Part::Null | Part::Other => None,
@@ -135,12 +137,11 @@ impl Members {
 
     /// Sets a member, whatever it was.
     pub(super) fn put(&mut self, key: String, value: Grown) {
-        match self.get_mut(&key) {
-            Some(known) => *known = value,
-            None => {
-                self.places.insert(key.clone(), self.members.len());
-                self.members.push((key, value));
-            }
+        if let Some(known) = self.get_mut(&key) {
+            *known = value;
+        } else {
+            self.places.insert(key.clone(), self.members.len());
+            self.members.push((key, value));
         }
     }
 
@@ -209,7 +210,9 @@ mod tests {
 
     fn grown(pieces: &[&str]) -> String {
         let mut members = Members::default();
-        pieces.iter().for_each(|piece| members.grow(members_of(piece).unwrap()));
+        for piece in pieces {
+            members.grow(members_of(piece).unwrap());
+        }
         let mut out = String::new();
         Grown::Object(members).write(&mut out);
         out

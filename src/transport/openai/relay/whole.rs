@@ -44,13 +44,12 @@ pub(super) fn look(
     let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
     let no_object = |error: serde_json::Error| bad(format!("the answer is no JSON object: {error}"));
     let mended;
-    let seen = match serde_json::from_slice::<Outline<'_, &RawValue>>(body) {
-        Ok(seen) => seen,
+    let seen = if let Ok(seen) = serde_json::from_slice::<Outline<'_, &RawValue>>(body) {
+        seen
+    } else {
         // What stands twice in it, or what no text can hold, is the caller's to judge: the bytes go on as they are.
-        Err(_) => {
-            mended = loose_json::read(body).map_err(no_object)?.to_string();
-            serde_json::from_str(&mended).map_err(no_object)?
-        }
+        mended = loose_json::read(body).map_err(no_object)?.to_string();
+        serde_json::from_str(&mended).map_err(no_object)?
     };
     if seen.doubtful().any(|part| part.get() != "null") {
         let value = loose_json::read(body).map_err(no_object)?;
@@ -105,13 +104,13 @@ fn estimate(
     (tally, prompt_tokens): (&Tally, impl FnOnce() -> u64),
 ) -> Usage {
     match kind {
-        RelayKind::Chat => match Completion::read(head, body, tally) {
-            Ok(completion) => completion.usage_or_estimate(tally, prompt_tokens()),
-            Err(_) => {
-                tally.heard(promised);
-                tally.estimate(prompt_tokens, 1)
+        RelayKind::Chat => {
+            if let Ok(completion) = Completion::read(head, body, tally) {
+                return completion.usage_or_estimate(tally, prompt_tokens());
             }
-        },
+            tally.heard(promised);
+            tally.estimate(prompt_tokens, 1)
+        }
         // All tokens of an embedding are its prompt's.
         RelayKind::Embeddings => {
             let told =
