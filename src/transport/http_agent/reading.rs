@@ -81,6 +81,9 @@ fn reply(head: AnswerHead, value: &Value, mapping: &CheckedMapping) -> Result<Re
 }
 
 fn mapped_usage(value: &Value, mapping: &CheckedMapping) -> Option<Usage> {
+    if let Some(place) = &mapping.usage {
+        return place.find(value).and_then(usage::told);
+    }
     let count = |place: &Option<crate::transport::json_pointer::JsonPointer>| {
         place.as_ref().and_then(|place| place.find(value)).and_then(crate::transport::usage::tokens)
     };
