@@ -44,10 +44,7 @@ pub fn check_names(template: &str, known: &[&str]) -> Result<(), BrokenRule> {
 
 /// What stands behind `is`, if it is the name of a test that there is not.
 fn unknown_test(after: &[Token<'_>]) -> Result<(), String> {
-    let name = match after {
-        [Token::Ident("not"), Token::Ident(name), ..] | [Token::Ident(name), ..] => name,
-        _ => return Ok(()),
-    };
+    let ([Token::Ident("not"), Token::Ident(name), ..] | [Token::Ident(name), ..]) = after else { return Ok(()) };
     if is_known(name, "test") { Ok(()) } else { Err(format!("there is no test {name:?}")) }
 }
 
