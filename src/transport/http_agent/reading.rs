@@ -125,6 +125,9 @@ fn reply(
 }
 
 fn mapped_usage(value: &Value, mapping: &CheckedMapping) -> Option<Usage> {
+    if let Some(place) = &mapping.usage {
+        return place.find(value).and_then(usage::told);
+    }
     let count =
         |place: &Option<JsonPointer>| place.as_ref().and_then(|place| place.find(value)).and_then(usage::tokens);
     let (prompt, output) = (count(&mapping.usage_prompt), count(&mapping.usage_output));

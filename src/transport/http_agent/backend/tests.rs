@@ -197,6 +197,7 @@ async fn a_mapped_service() {
         headers: vec![("x-token".to_owned(), Secret::new("token-secret"))],
         request: text(r#"{"prompt": {{ input.notes }}, "n": {{ input.photos | length }}}"#),
         output: text("/results/0/text"),
+        usage: None,
         usage_prompt: text("/tokens/in"),
         usage_output: text("/tokens/out"),
         error_code: text("/fault/id"),
@@ -225,6 +226,21 @@ async fn a_mapped_service() {
     assert_eq!((failure.upstream_code.as_deref(), failure.message.as_str()), (Some("E7"), "bad ***"));
     assert_eq!(failure.retry_after, Some(Duration::from_secs(2)));
     assert_eq!(unwatched(&agent, &request).await.failure().ending, SERVER_ERROR);
+}
+
+/// What was used stands in one object, whose place is told.
+#[tokio::test]
+async fn a_mapped_usage() {
+    let mapping = HttpMapping { usage: Some("/meta/used".to_owned()), ..at_path("/") };
+    let ours = r#"{"output": 1, "meta": {"used": {"prompt_tokens": 5, "output_tokens": 2}}}"#;
+    let open_ai = r#"{"output": 1, "meta": {"used": {"prompt_tokens": 7, "completion_tokens": 3}}}"#;
+    let answers = [ours, open_ai, r#"{"output": 1}"#].map(|body| answer(200, "", body));
+    let server = FakeServer::start(answers.to_vec()).await;
+    let agent = agent(&server, &mapping);
+    for want in [Some((5, 2)), Some((7, 3)), None] {
+        let done = unwatched(&agent, &request(json!({}))).await;
+        assert_eq!(done.reply().usage.map(|usage| (usage.prompt_tokens, usage.output_tokens)), want);
+    }
 }
 
 #[tokio::test]
