@@ -33,6 +33,18 @@ pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving
     }
 }
 
+/// Ends at once, because another process serves: whoever waits here is told to come again, and finds that one.
+pub(super) async fn end_at_once(state: &AppState, mut listening: Listening) {
+    state.ending.leaving.cancel();
+    drop(listening.stop_accepting().await);
+    listening.let_go();
+    state.ending.draining.cancel();
+    state.ending.closing_streams.cancel();
+    state.door.give_up();
+    state.ending.last_words.cancel();
+    listening.close(LAST_WORDS).await;
+}
+
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -91,6 +103,7 @@ async fn say_last_words(state: &AppState, after: Duration) {
     if let Some(running) = state.door.now() {
         running.runtime.abort_calls();
     }
+    state.door.give_up();
     state.ending.last_words.cancel();
     std::future::pending::<()>().await;
 }
