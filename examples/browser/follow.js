@@ -4,33 +4,34 @@ const run = { last: 0, over: false }; // the last event that was shown, and whet
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const said = { "step.started": "시작", "step.retried": "다시 시도", "step.refused": "대기", "step.degraded": "대체", "step.skipped": "건너뜀", "step.finished": "완료" };
 
-async function ask(url, options = {}) {
-  const answer = await fetch(url, options);
-  const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw Object.assign(new Error(body.error?.user_message ?? `HTTP ${answer.status}`), { told: true });
-  return body;
+// Asks until there is an answer: a service that starts anew or is full is asked again, for a minute at most.
+async function ask(url, options = {}, tries = 60) {
+  const answer = await fetch(url, options).catch(() => null);
+  const body = (await answer?.json().catch(() => null)) ?? {};
+  if (answer?.ok) return body;
+  const isPassing = !answer || ((answer.status === 429 || answer.status >= 500) && body.error?.retryable !== false);
+  if (isPassing && tries > 1) return pause(1000).then(() => ask(url, options, tries - 1));
+  throw Object.assign(new Error(body.error?.user_message ?? `HTTP ${answer?.status}`), { told: true });
 }
 
 function show({ id, type, step, data }) {
   if (step && said[type]) at("steps").appendChild(document.createElement("li")).textContent = `${step}: ${said[type]}`;
   at("problem").textContent = data?.error?.user_message ?? data?.user_message ?? at("problem").textContent;
-  at("status").dataset.last = id;
-  at("status").textContent = type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})`;
+  Object.assign(at("status"), { textContent: type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})` }).dataset.last = id;
   return id;
 }
 
-// Shows the events after the last one. A stream that is cut leaves `run` where it was: the next call goes on there.
+// Shows the events after the last one. A stream that is cut leaves `run` where it was: the next call goes on there. A token is good for 15 minutes, so each call has its own.
 async function read(url, headers) {
   const answer = await fetch(url, { headers: { ...headers, "last-event-id": `${run.last}` } });
-  if (!answer.ok) throw Object.assign(new Error(`HTTP ${answer.status}`), { told: answer.status < 500 });
+  if (!answer.ok) throw Object.assign(new Error(`HTTP ${answer.status}`), { told: answer.status < 500 && answer.status !== 429 });
   run.over = answer.status === 204;
   let text = "";
   for await (const piece of (answer.body ?? new Blob().stream()).pipeThrough(new TextDecoderStream())) {
     const frames = (text + piece).split("\n\n");
     text = frames.pop();
     for (const frame of frames) {
-      const json = frame.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
-      const event = JSON.parse(json || "{}");
+      const event = JSON.parse(frame.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n") || "{}");
       if (event.id > run.last) [run.last, run.over] = [show(event), event.type === "run.finished"];
     }
   }
@@ -40,21 +41,20 @@ at("form").addEventListener("submit", async (submit) => {
   submit.preventDefault();
   const { base, key, workflow, notes, photos } = submit.target.elements;
   const body = new FormData();
-  for (const [name, value] of [["workflow", workflow.value], ["input", JSON.stringify({ notes: notes.value })]]) body.append(name, value);
-  for (const photo of photos.files) body.append("photos", photo);
+  const parts = Object.entries({ workflow: workflow.value, input: JSON.stringify({ notes: notes.value }) });
+  for (const [name, value] of [...parts, ...Array.from(photos.files, (photo) => ["photos", photo])]) body.append(name, value);
   [run.last, run.over, at("work").hidden, at("post").hidden, at("problem").textContent] = [0, false, false, true, ""];
   ["steps", "status"].forEach((id) => at(id).replaceChildren()), at("bar").removeAttribute("value");
   try {
-    const owner = key.value ? { authorization: `Bearer ${key.value}` } : {};
-    const once = { ...owner, "idempotency-key": crypto.randomUUID() };
-    const url = `${base.value}/v1/runs/${(await ask(`${base.value}/v1/runs`, { method: "POST", body, headers: once })).run_id}`;
-    const watcher = { authorization: `Bearer ${(await ask(`${url}/watch-token`, { method: "POST", headers: owner })).token}` };
+    const [owner, once] = [key.value ? { authorization: `Bearer ${key.value}` } : {}, { "idempotency-key": crypto.randomUUID() }];
+    const url = `${base.value}/v1/runs/${(await ask(`${base.value}/v1/runs`, { method: "POST", body, headers: { ...owner, ...once } })).run_id}`;
+    const token = async () => ({ authorization: `Bearer ${(await ask(`${url}/watch-token`, { method: "POST", headers: owner })).token}` });
     while (!run.over) {
-      await read(`${url}/events`, watcher).catch((error) => error.told && Promise.reject(error));
+      await read(`${url}/events`, await token()).catch((error) => error.told && Promise.reject(error));
       if (!run.over) await pause(500);
     }
-    const { output, error } = await ask(`${url}/result?wait=30`, { headers: watcher });
+    const { output, error } = await ask(`${url}/result?wait=30`, { headers: await token() });
     [at("bar").value, at("post").hidden, at("post").textContent] = [1, !output, output?.markdown ?? ""];
-    if (error) at("problem").textContent = error.user_message;
+    at("problem").textContent = error?.user_message ?? at("problem").textContent;
   } catch (error) { at("problem").textContent = error.message; }
 });

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     model::{
         name::Name,
+        nearest::hint,
         reply::{AttemptFailure, Reply},
     },
     policy::verdict::{Keyed, Verdict, judge},
@@ -48,7 +49,7 @@ pub(super) async fn check(args: CheckArgs) -> Result<(), Stop> {
 
 async fn check_once(args: CheckArgs) -> Result<(), Stop> {
     let project = Project::read(&args.project)?;
-    let (workflow, settings) = read(&project, args.call.as_deref())?;
+    let (workflows, settings) = read(&project, args.call.as_deref())?;
     for warning in &settings.warnings {
         say(&format!("watertight: warning: {warning}"));
     }
@@ -61,22 +62,32 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
         return call(&project, &settings, &backends, agent, input, args.json).await;
     }
     if let Some(url) = &args.against {
-        // As the service reads it: the agents of all workflows, not those of one.
-        let (workflows, settings) = project.workflows_and_settings(Purpose::Serve)?;
+        let workflows: Vec<Workflow> = workflows.into_iter().map(|(_, workflow)| workflow).collect();
         return against(url, args.key_env.as_deref(), rows(&settings, &workflows), args.json).await;
     }
     if args.explain {
         return show_explained(&settings, args.json);
     }
-    if args.json {
-        let agents: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
-        let workflow = workflow.as_ref().map(|workflow| json!({ "name": workflow.name(), "hash": workflow.hash() }));
-        let warnings: Vec<String> = settings.warnings.iter().map(ToString::to_string).collect();
-        return print(&format!(
-            "{}\n",
-            json!({ "ok": true, "workflow": workflow, "agents": agents, "warnings": warnings })
-        ));
-    }
+    if args.json { tell_program(&settings, &workflows) } else { tell_person(&settings, &workflows) }
+}
+
+/// What was checked, as one object.
+fn tell_program(settings: &Settings, workflows: &[(String, Workflow)]) -> Result<(), Stop> {
+    let agents: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
+    let warnings: Vec<String> = settings.warnings.iter().map(ToString::to_string).collect();
+    let all: Vec<Value> = workflows
+        .iter()
+        .map(|(file, workflow)| {
+            let steps = workflow.steps().len();
+            json!({ "name": workflow.name(), "hash": workflow.hash(), "file": file, "steps": steps })
+        })
+        .collect();
+    let all = json!({ "ok": true, "workflows": all, "agents": agents, "warnings": warnings });
+    print(&format!("{all}\n"))
+}
+
+/// What was checked: the agents, and a line for each workflow.
+fn tell_person(settings: &Settings, workflows: &[(String, Workflow)]) -> Result<(), Stop> {
     print(&table(
         &["agent", "provider", "model", "slots", "what it does"],
         settings.agents.iter().map(|agent| {
@@ -89,28 +100,30 @@ async fn check_once(args: CheckArgs) -> Result<(), Stop> {
             ]
         }),
     ))?;
-    match workflow {
-        Some(workflow) => print(&format!("ok: workflow {}, {} steps\n", workflow.name(), workflow.steps().len())),
-        None => print("ok: no workflow.toml here, so only settings and agents were checked\n"),
+    if workflows.is_empty() {
+        return print(
+            "ok: neither workflow.toml nor workflows/*.toml here, so only settings and agents were checked\n",
+        );
     }
+    for (file, workflow) in workflows {
+        let steps = workflow.steps().len();
+        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        print(&format!("ok: workflow {}, {steps} ({file})\n", workflow.name()))?;
+    }
+    Ok(())
 }
 
-/// Reads all that `run` and `serve` read, and says all that is wrong with it.
-fn read(project: &Project, called: Option<&str>) -> Result<(Option<Workflow>, Settings), Stop> {
+/// Reads all that `run` and `serve` read, each workflow with its file, and says all that is wrong with it.
+fn read(project: &Project, called: Option<&str>) -> Result<(Vec<(String, Workflow)>, Settings), Stop> {
     let mut faults = Faults::default();
-    let read = if project.has_workflow() {
-        project.read_workflow(Purpose::Serve, &mut faults).map(|(workflow, settings)| (Some(workflow), settings))
-    } else {
-        // A built-in agent is there for the asking.
-        let called = called.and_then(|name| Name::try_new(name).ok());
-        project.own_settings(called, Purpose::Serve, &mut faults).map(|settings| (None, settings))
-    };
-    project.read_workflows(Purpose::Serve, &mut faults);
+    // A built-in agent is there for the asking.
+    let called = called.and_then(|name| Name::try_new(name).ok());
+    let read = project.read_workflows(called, Purpose::Serve, &mut faults);
     faults.told()?;
-    let (workflow, settings) = read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))?;
+    let (workflows, settings) = read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))?;
     let keys = KeyRing::of(&settings.keys, &|name| project.environment(name)).map_err(Stop::usage)?;
     check_reach(settings.serve.listen, settings.serve.open_to_network, &keys)?;
-    Ok((workflow, settings))
+    Ok((workflows, settings))
 }
 
 /// What a reload would change at a running service.
@@ -156,7 +169,8 @@ async fn call(
 ) -> Result<(), Stop> {
     let Some(agent) = settings.agent(name) else {
         let known: Vec<&str> = settings.agents.iter().map(|agent| agent.settings.name.as_str()).collect();
-        return Err(Stop::Usage(format!("there is no agent {name}; there are {}", known.join(", "))));
+        let near = hint(name, known.iter().copied());
+        return Err(Stop::Usage(format!("there is no agent {name}{near}; there are {}", known.join(", "))));
     };
     let shown = input.display();
     let text = std::fs::read_to_string(input).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;

@@ -25,6 +25,7 @@ use crate::{
         layers::ENVIRONMENT_PREFIX,
         load::{Examined, Settings, Sources, Wanted, examine},
         problem::Problem,
+        strangers::misspelt_agents,
         tree::agent_names,
     },
     workflow::{
@@ -151,19 +152,6 @@ impl Project {
         faults.of_settings(wrong_secrets(self, examined, purpose));
     }
 
-    /// The settings of the agents that are configured or have a folder in the project, and of `more`; of all agents if that is none. What
-    /// is wrong with them comes to `faults`.
-    pub(super) fn own_settings(
-        &self,
-        more: impl IntoIterator<Item = Name>,
-        purpose: Purpose,
-        faults: &mut Faults,
-    ) -> Option<Settings> {
-        let examined = self.examine_own(more);
-        self.find_faults(&examined, purpose, faults);
-        examined.checked().ok()
-    }
-
     /// Checks the workflow against the agents that are there, and the settings of the agents that it names.
     pub(super) fn workflow_and_settings(&self, purpose: Purpose) -> Result<(Workflow, Settings), Stop> {
         let mut faults = Faults::default();
@@ -208,14 +196,20 @@ impl Project {
     /// configured, or that have a folder in the project; of all agents if that is none.
     pub(super) fn workflows_and_settings(&self, purpose: Purpose) -> Result<(Vec<Workflow>, Settings), Stop> {
         let mut faults = Faults::default();
-        let read = self.read_workflows(purpose, &mut faults);
+        let read = self.read_workflows([], purpose, &mut faults);
         faults.told()?;
-        read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))
+        let (workflows, settings) = read.ok_or_else(|| Stop::Usage("the project cannot be read".to_owned()))?;
+        Ok((workflows.into_iter().map(|(_, workflow)| workflow).collect(), settings))
     }
 
-    /// The same, with what is wrong in `faults`.
-    pub(super) fn read_workflows(&self, purpose: Purpose, faults: &mut Faults) -> Option<(Vec<Workflow>, Settings)> {
-        let (mut workflows, mut named): (Vec<(String, Workflow)>, Vec<Name>) = (Vec::new(), Vec::new());
+    /// The same, each workflow with its file, and the agents `more` beside those that are named; what is wrong comes to `faults`.
+    pub(super) fn read_workflows(
+        &self,
+        more: impl IntoIterator<Item = Name>,
+        purpose: Purpose,
+        faults: &mut Faults,
+    ) -> Option<(Vec<(String, Workflow)>, Settings)> {
+        let (mut workflows, mut named): (Vec<(String, Workflow)>, Vec<Name>) = (Vec::new(), more.into_iter().collect());
         let paths = self.workflow_paths().unwrap_or_else(|stop| {
             faults.tell(stop);
             Vec::new()
@@ -243,12 +237,16 @@ impl Project {
                 Err(agents) => named.extend(agents),
             }
         }
+        let own = self.agent_folders.iter().take(self.own_folders).map(|folder| folder.name.clone());
+        let asked: Vec<Name> = named.iter().cloned().chain(own).collect();
         let examined = self.examine_own(named);
         self.find_faults(&examined, purpose, faults);
         for (shown, workflow) in &workflows {
             check_steps(shown, workflow, &examined, faults);
         }
-        Some((workflows.into_iter().map(|(_, workflow)| workflow).collect(), examined.checked().ok()?))
+        let mut settings = examined.checked().ok()?;
+        settings.warnings.extend(self.with_sources(Wanted::All, |sources| misspelt_agents(sources, &asked)));
+        Some((workflows, settings))
     }
 
     fn workflow_paths(&self) -> Result<Vec<PathBuf>, Stop> {
@@ -303,11 +301,6 @@ impl Project {
     /// What an environment variable holds.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         self.environment.get(name).cloned()
-    }
-
-    /// True if there is a workflow to check.
-    pub(super) fn has_workflow(&self) -> bool {
-        self.workflow.is_some() || self.folder.join("workflow.toml").exists()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    model::{duration, name::Name},
+    model::{duration, name::Name, nearest::hint},
     policy::{breaker::settings::BreakerSettings, fallback::Rank, slow::SlowBy},
     runtime::settings::{AgentSettings, SLOTS_MAX, Timeouts, WarmthSettings},
 };
@@ -358,6 +358,7 @@ fn read_twin(reader: &mut Reader<'_, '_>, name: &Name, twins: &[Name]) -> Name {
     if !reader.is_sound("embedded") {
         return name.clone();
     }
-    reader.refuse(key, format!("there is no embedded agent `{named}`; there are: {}", known()));
+    let near = hint(named, twins.iter().map(Name::as_str));
+    reader.refuse(key, format!("there is no embedded agent `{named}`{near}; there are: {}", known()));
     name.clone()
 }

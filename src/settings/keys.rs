@@ -25,6 +25,9 @@ const ROLE_DEFAULT: Role = Role::Caller;
 /// The highest class where none is named.
 const PRIORITY_DEFAULT: &str = "interactive";
 
+/// A name that is not a caller's to give is an error, unless a key says that these are none.
+const OPENAI_NAMES_DEFAULT: OpenAiNames = OpenAiNames::Taken;
+
 /// So many digits of a hash are shown.
 const HASH_DIGITS_SHOWN: usize = 12;
 /// How a key can be known.
@@ -69,6 +72,8 @@ pub struct KeySettings {
     pub priority_max: HighestClass,
     /// Whether requests may name tenant and user.
     pub acting: Acting,
+    /// What `user` and `metadata` of requests in OpenAI's shape are.
+    pub openai_names: OpenAiNames,
 }
 
 /// Whether a key's holder speaks for others.
@@ -78,6 +83,15 @@ pub enum Acting {
     ForItself,
     /// For whomever a request names.
     ForOthers,
+}
+
+/// What `user` and `metadata` of a request in OpenAI's shape are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenAiNames {
+    /// Whom the request is for, as our headers say it: refused where the key may not name that.
+    Taken,
+    /// The model server's business: they name nobody here.
+    PassedOn,
 }
 
 /// Reads `[keys.*]`.
@@ -124,6 +138,12 @@ fn read_key(name: &str, node: &Node, root: &mut Reader<'_, '_>, folder: &Path) -
             &[],
         )),
         acting: if reader.truth("may_act_for", false) { Acting::ForOthers } else { Acting::ForItself },
+        openai_names: reader.choice(
+            "openai_names",
+            OPENAI_NAMES_DEFAULT,
+            &[("taken", OpenAiNames::Taken), ("passed_on", OpenAiNames::PassedOn)],
+            &[],
+        ),
         name,
     };
     reader.finish(&[]);

@@ -34,6 +34,7 @@ mod roster;
 pub mod secret;
 pub mod serve;
 pub mod spending;
+pub mod strangers;
 pub mod targets;
 pub mod template;
 #[cfg(test)]

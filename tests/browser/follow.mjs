@@ -26,17 +26,26 @@ const pages = createServer((request, answer) => {
 const listen = (server, port = Number(process.env.PAGE_PORT ?? 0)) =>
   new Promise((done) => server.listen(port, "127.0.0.1", () => done(server.address().port)));
 
-// A service that knows one run of twelve events, sends them slowly, and repeats two on every reconnect.
+// A service that knows one run of twelve events, sends them slowly, repeats two on every reconnect and says so when it stops. Its first answer
+// to each question but the events is that it is busy, and no token is good for a second connection.
 function fake() {
   const events = [["run.started"], ["step.started", "photos"], ["step.finished", "photos"], ["step.started", "style"], ["step.finished", "style"],
     ["step.started", "draft"], ["step.refused", "draft", { error: { user_message: "글쓰기 도우미가 잠시 쉬고 있습니다." } }], ["step.started", "draft"],
     ["step.finished", "draft"], ["step.started", "meta"], ["step.finished", "meta"], ["run.finished"]]
     .map(([type, step, data], index) => ({ id: index + 1, ts_ms: 0, type, run_id: "r1", step: step ?? null, data: data ?? {} }));
-  const heard = { runs: 0, connections: [], photos: 0, tokens: [] };
+  const heard = { runs: 0, connections: [], photos: 0, given: 0, tokens: [] };
+  const asked = new Set();
+  const open = new Set();
+  const stop = () => open.forEach((answer) => answer.end('retry: 1000\nevent: node.stopping\ndata: {"type":"node.stopping","run_id":"r1","data":{}}\n\n'));
   const serve = (request, answer) => {
     const cors = { "access-control-allow-origin": "*", "access-control-allow-headers": "authorization, idempotency-key, last-event-id", "access-control-allow-methods": "GET, POST" };
     const json = (status, body) => answer.writeHead(status, { ...cors, "content-type": "application/json" }).end(JSON.stringify(body));
     if (request.method === "OPTIONS") return answer.writeHead(204, cors).end();
+    const question = request.url.replace(/\?.*/, "");
+    if (!question.endsWith("/events") && !asked.has(question)) {
+      asked.add(question);
+      return request.resume().on("end", () => json(503, { error: { retryable: true, user_message: "바쁩니다." } }));
+    }
     if (request.url === "/v1/runs") {
       const pieces = [];
       request.on("data", (piece) => pieces.push(piece)).on("end", () => {
@@ -44,10 +53,12 @@ function fake() {
         heard.photos = Buffer.concat(pieces).toString("latin1").split('name="photos"; filename=').length - 1;
         json(202, { run_id: "r1" });
       });
-    } else if (request.url.endsWith("/watch-token")) json(200, { token: "watch-r1" });
+    } else if (request.url.endsWith("/watch-token")) json(200, { token: `watch-${(heard.given += 1)}` });
     else if (request.url.endsWith("/events")) {
       const after = Number(request.headers["last-event-id"]);
       heard.connections.push(after);
+      if (heard.tokens.includes(request.headers.authorization)) return json(401, {});
+      open.add(answer);
       heard.tokens.push(request.headers.authorization);
       answer.writeHead(200, { ...cors, "content-type": "text/event-stream" });
       let next = Math.max(0, after - 2);
@@ -58,10 +69,10 @@ function fake() {
         answer.write(frame.slice(0, 20));
         setTimeout(() => answer.write(frame.slice(20)), 5);
       }, 60);
-      answer.on("close", () => clearInterval(timer));
+      answer.on("close", () => (open.delete(answer), clearInterval(timer)));
     } else json(200, { status: "completed", output: { markdown: "# 바다\n\n하루를 걸었다." }, error: null });
   };
-  return { events, heard, serve };
+  return { events, heard, serve, stop };
 }
 
 const scripted = process.env.BASE_URL ? null : fake();
@@ -71,6 +82,8 @@ const port = scripted && (await listen(service, 0));
 const base = process.env.BASE_URL ?? `http://127.0.0.1:${port}`;
 async function restart() {
   if (!scripted) return execSync(process.env.RESTART, { stdio: "inherit" });
+  scripted.stop();
+  await new Promise((done) => setTimeout(done, 100));
   service.closeAllConnections();
   await new Promise((done) => service.close(done));
   await new Promise((done) => setTimeout(done, 700));
@@ -119,7 +132,7 @@ try {
     assert.equal(scripted.heard.runs, 1);
     assert.equal(scripted.heard.photos, 2);
     assert.ok(scripted.heard.connections.length >= 2 && scripted.heard.connections.at(-1) >= 3, `${scripted.heard.connections}`);
-    assert.ok(scripted.heard.tokens.every((token) => token === "Bearer watch-r1"));
+    assert.ok(scripted.heard.tokens.every((token) => /^Bearer watch-\d+$/.test(token)));
   } else {
     // What the service has written down, line by line.
     const headers = { authorization: `Bearer ${process.env.API_KEY ?? ""}` };

@@ -30,6 +30,73 @@ fn gateways_are_sound() {
     }
 }
 
+/// Each workflow that was checked is named with its file, wherever it lies; where there is none that is said.
+#[test]
+fn every_workflow_that_was_checked_is_named() {
+    let workflow = |name: &str| {
+        format!(
+            "[workflow]\nname = \"{name}\"\noutput = \"steps.a.output\"\n[[step]]\nid = \"a\"\nagent = \"meta\"\nin = {{}}\n"
+        )
+    };
+    let [one, two, three] = ["one", "two", "three"].map(workflow);
+    let first = ("workflow.toml", one.as_str());
+    let more = [("workflows/b.toml", two.as_str()), ("workflows/c.toml", three.as_str())];
+    let named = |name: &str, file: &str| format!("ok: workflow {name}, 1 step ({file})");
+    for (files, said) in [
+        (
+            vec![],
+            vec![
+                "ok: neither workflow.toml nor workflows/*.toml here, so only settings and agents were checked"
+                    .to_owned(),
+            ],
+        ),
+        (vec![first], vec![named("one", "workflow.toml")]),
+        (more.to_vec(), vec![named("two", "workflows/b.toml"), named("three", "workflows/c.toml")]),
+        (
+            [&[first], &more[..]].concat(),
+            vec![named("one", "workflow.toml"), named("two", "workflows/b.toml"), named("three", "workflows/c.toml")],
+        ),
+    ] {
+        let project = folder(&files);
+        let at = text(project.path());
+        let ended = watertight(&["check", at]).exits(0);
+        let lines: Vec<String> = ended
+            .out
+            .lines()
+            .filter(|line| line.starts_with("ok: "))
+            .map(|line| line.replace(&format!("{at}/"), ""))
+            .collect();
+        assert_eq!(lines, said);
+        let json = watertight(&["check", at, "--json"]).exits(0).json();
+        assert_eq!(json["workflows"].as_array().map(Vec::len), Some(files.len()), "{json}");
+    }
+    let project = folder(&[first, more[0]]);
+    let only = text(&project.path().join("workflows/b.toml")).to_owned();
+    let ended = watertight(&["check", text(project.path()), "--workflow", &only]).exits(0);
+    assert!(ended.out.contains("workflow two") && !ended.out.contains("workflow one"), "{}", ended.out);
+}
+
+/// A misspelt table is one more agent, which may be meant: a warning with the name that is near, and only where the workflow's own has none.
+#[test]
+fn an_agent_that_nobody_names_is_doubted_where_a_name_is_near() {
+    let table = |name: &str| format!("[agents.{name}]\nembedded = \"meta\"\nslots = 3\n");
+    let workflow =
+        "[workflow]\nname = \"one\"\noutput = \"steps.a.output\"\n[[step]]\nid = \"a\"\nagent = \"meta\"\nin = {}\n";
+    for (config, is_doubted) in [
+        (table("meat"), true),
+        (table("meta"), false),
+        (table("meta") + &table("meat"), false),
+        (table("photograph"), false),
+    ] {
+        let project = folder(&[("watertight.toml", &config), ("workflow.toml", workflow)]);
+        let ended = watertight(&["check", text(project.path())]).exits(0);
+        let said = ended.err.contains("watertight.toml:1: agents.meat: is one more agent")
+            && ended.err.contains("did you mean \"meta\"");
+        assert_eq!(said, is_doubted, "{config}: {}", ended.err);
+        assert_eq!(ended.err.contains("warning"), is_doubted, "{config}: {}", ended.err);
+    }
+}
+
 /// Built-in agents that nobody asks for need not fit the project's providers.
 #[test]
 fn a_gateway_whose_agents_alone_name_models_is_sound() {

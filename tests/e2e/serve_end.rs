@@ -132,7 +132,7 @@ fn a_stop_tells_watchers_ends_well_and_loses_no_run() {
     service.signal("TERM");
     let events = watching.join().unwrap();
     assert!(events.contains("event: step.finished") && !events.contains("event: run.finished"), "{events}");
-    assert!(events.contains("retry: 1000\n: this node is stopping"), "{events}");
+    assert!(events.contains("retry: 1000\nevent: node.stopping\ndata: {"), "{events}");
     assert!(events.ends_with("0\r\n\r\n"), "the stream ends as it should: {events}");
     service.end().exits(0);
 

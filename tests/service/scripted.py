@@ -118,7 +118,8 @@ def request(port, method, path, body=None, headers=None, timeout=40):
 
 
 def follow(port, run_id, after=0, headers=None, timeout=30):
-    """Events of a run as they come, until the connection ends; OSError where it breaks. Reconnecting is the caller's part."""
+    """A run's own events as they come, until the connection ends; OSError where it breaks. Reconnecting is the caller's part. What the
+    service says of itself (`node.stopping`) has no id and is left out."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     try:
         try:
@@ -132,7 +133,9 @@ def follow(port, run_id, after=0, headers=None, timeout=30):
                 if line.startswith("data:"):
                     data.append(line[5:].lstrip())
                 elif line == "" and data:
-                    yield json.loads("\n".join(data))
+                    event = json.loads("\n".join(data))
+                    if "id" in event:
+                        yield event
                     data = []
         except http.client.HTTPException as error:
             raise OSError(str(error)) from error

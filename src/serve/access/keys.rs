@@ -12,7 +12,7 @@ use crate::{
     model::name::Name,
     policy::compartment::settings::HighestClass,
     settings::{
-        keys::{Acting, KeyProof, KeySettings, Role},
+        keys::{Acting, KeyProof, KeySettings, OpenAiNames, Role},
         problem::Problem,
         secret::resolve_secret,
     },
@@ -42,6 +42,8 @@ pub struct Key {
     pub priority_max: HighestClass,
     /// Whether requests may name tenant and user.
     pub acting: Acting,
+    /// What `user` and `metadata` of requests in OpenAI's shape are.
+    pub openai_names: OpenAiNames,
 }
 
 /// All keys.
@@ -68,6 +70,7 @@ impl KeyRing {
                 features: key.features.clone(),
                 priority_max: key.priority_max,
                 acting: key.acting,
+                openai_names: key.openai_names,
             };
             keys.push((hash, Arc::new(allowed)));
         }
@@ -131,6 +134,7 @@ mod tests {
                 features: None,
                 priority_max: HighestClass::of("interactive"),
                 acting: Acting::ForItself,
+                openai_names: OpenAiNames::Taken,
             })
             .collect();
         KeyRing::of(&settings, &|_| None).unwrap()

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::{
-    model::raw_object::RawObject,
+    model::{envelope::ErrorCode, raw_object::RawObject},
     runtime::relay::{RelayForm, RelayKind, StreamUsage},
     serve::{
         access::caller::{Caller, Named},
         answer::failure::Failure,
     },
-    settings::keys::Acting,
+    settings::keys::OpenAiNames,
 };
 
 use super::shape::PARAM;
@@ -24,6 +24,8 @@ pub(super) struct Asked {
     named: Named,
     /// What of that is no name: it is not passed over where it should name somebody.
     odd: Option<&'static str>,
+    /// The user that `metadata` names where `user` names another one.
+    other_user: Option<String>,
 }
 
 impl Asked {
@@ -52,30 +54,53 @@ impl Asked {
         };
         let form = if streams { RelayForm::Stream { usage: usage_of(&body) } } else { RelayForm::Whole };
         let (named, odd) = (named_in(&body), odd_in(&body));
-        Ok(Self { body: Arc::new(body), model, form, named, odd })
+        let other_user = user_in_metadata(&body).filter(|user| !user.is_empty() && named.user.as_ref() != Some(user));
+        Ok(Self { body: Arc::new(body), model, form, named, odd, other_user })
     }
 
-    /// The caller for whom it is. `user` and `metadata` name somebody only with a key that speaks for others; elsewhere they are the
-    /// model server's business.
+    /// The caller for whom it is. With a key `user` and `metadata` say it as our headers do, and are refused where the key may not name
+    /// that, unless its settings leave them to the model server. Without keys they are the model server's too.
     pub(super) fn caller(&self, caller: Caller) -> Result<Caller, Failure> {
-        let speaks = caller.key.as_ref().is_some_and(|key| key.acting == Acting::ForOthers);
+        let are_taken = caller.key.as_ref().is_some_and(|key| key.openai_names == OpenAiNames::Taken);
         let Named { tenant, feature, priority, user } = self.named.clone();
-        if let Some(key) = self.odd.filter(|_| speaks) {
+        let caller = caller.naming(Named { priority, ..Named::default() })?;
+        if !are_taken {
+            return Ok(caller);
+        }
+        if let Some(key) = self.odd {
             return Err(
                 Failure::invalid(format!("`{key}` names nobody: it is of another type")).with_detail(PARAM, key)
             );
         }
-        let of = |name: Option<String>| name.filter(|_| speaks);
-        caller.naming(Named { tenant: of(tenant), feature: of(feature), priority, user: of(user) })
+        // Like a header and a body that differ: who names two is nobody in particular.
+        if let (Some(user), Some(other)) = (&user, &self.other_user) {
+            let message = format!("`user` names {user:?}, `metadata.user` names {other:?}");
+            return Err(Failure::invalid(message).with_detail(PARAM, "user"));
+        }
+        caller.naming(Named { tenant, feature, priority: None, user }).map_err(leaving_it_to_the_server)
     }
+}
+
+/// What else a key can say of these members is no secret of its holder's.
+fn leaving_it_to_the_server(mut failure: Failure) -> Failure {
+    if failure.envelope.error_code == ErrorCode::Forbidden {
+        failure.envelope.message.push_str(
+            "; `openai_names = \"passed_on\"` in the key's settings leaves `user` and `metadata` to the model server",
+        );
+    }
+    failure
 }
 
 fn named_in(body: &RawObject) -> Named {
     let metadata = inner(body, "metadata");
     let of = |key: &str| metadata.as_ref().and_then(|metadata| metadata.text(key));
-    let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| of("user"));
+    let user = body.text("user").filter(|user| !user.is_empty()).or_else(|| user_in_metadata(body));
     // A number is what some servers take themselves; only a word can be one of our classes.
     Named { tenant: of("tenant"), feature: of("feature"), priority: body.text("priority"), user }
+}
+
+fn user_in_metadata(body: &RawObject) -> Option<String> {
+    inner(body, "metadata")?.text("user")
 }
 
 /// The first member that should name somebody and is of another type.

@@ -3,6 +3,7 @@
 mod answers;
 mod budgets;
 mod charges;
+mod keys;
 mod lines;
 mod names;
 mod services;

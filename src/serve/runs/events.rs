@@ -51,7 +51,8 @@ pub fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new().routes(routes!(events))
 }
 
-/// The events of a run as a stream that ends after `run.finished`. 204 if all were had: a browser then stops asking.
+/// The events of a run as a stream that ends after `run.finished`. 204 if all were had: a browser then stops asking. Where it ends because
+/// this node stops, an event `node.stopping` is the last; it has no id, for it is none of the run's own.
 #[utoipa::path(get, path = "/v1/runs/{id}/events", tag = "runs", params(EventsQuery),
     responses((status = 200, content_type = "text/event-stream"), (status = 204), (status = 404), (status = 503)))]
 pub(crate) async fn events(
@@ -119,7 +120,9 @@ impl Watching {
         let mut watching = held?;
         let page = tokio::select! {
             biased;
-            () = watching.closing.cancelled() => return Some((sse::RECONNECT.into(), None)),
+            () = watching.closing.cancelled() => {
+                return Some((sse::node_stopping(watching.follower.run_id()).into(), None));
+            }
             page = tokio::time::timeout(watching.state.settings.ping, watching.follower.next()) => page,
         };
         let page = match page {

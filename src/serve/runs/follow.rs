@@ -36,6 +36,11 @@ impl Follower {
         Self { running, run_id, handle, after, is_over: false }
     }
 
+    /// Whose events these are.
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
     /// The next events; empty at the end. Waits for them if the run is live here.
     pub async fn next(&mut self) -> Result<Vec<Event>, Failure> {
         if self.is_over {

@@ -274,5 +274,10 @@ async fn a_stopping_node_says_so_and_lets_its_watchers_go() {
     while let Some(piece) = pieces.next().await {
         last.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
     }
-    assert!(last.ends_with(crate::serve::answer::sse::RECONNECT), "{last}");
+    let (fields, data) = last.split_once("data: ").unwrap();
+    assert!(fields.ends_with("retry: 1000\nevent: node.stopping\n"), "no id of its own: {last}");
+    let event: serde_json::Value = serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap();
+    assert_eq!(event["type"], "node.stopping");
+    assert_eq!(event["run_id"], run["run_id"]);
+    assert_eq!(event["data"]["retry_after_ms"], 1_000);
 }

@@ -42,7 +42,7 @@ use crate::{
     },
     settings::{
         general::{Limits, PlaceSharing},
-        keys::{Acting, KeyProof, KeySettings, Role},
+        keys::{Acting, KeyProof, KeySettings, OpenAiNames, Role},
         serve::ServeSettings,
     },
     workflow::{check, checked::Workflow},
@@ -121,16 +121,18 @@ pub(super) fn key(name: &str, tenant: Option<&str>) -> KeySettings {
         features: None,
         priority_max: HighestClass::of("interactive"),
         acting: Acting::ForItself,
+        openai_names: OpenAiNames::Taken,
     }
 }
 
 /// Ann and Bob of two tenants, an operator, and an application that speaks for others.
-pub(super) fn keys() -> Vec<KeySettings> {
+pub(in crate::serve) fn keys() -> Vec<KeySettings> {
     vec![
         key("ann", Some("acme")),
         key("bob", Some("brick")),
         KeySettings { role: Role::Operator, ..key("olga", None) },
         KeySettings { acting: Acting::ForOthers, ..key("app", None) },
+        KeySettings { openai_names: OpenAiNames::PassedOn, ..key("hint", Some("acme")) },
         KeySettings {
             features: Some(vec![Name::try_new("chat").unwrap()]),
             priority_max: HighestClass::of("batch"),

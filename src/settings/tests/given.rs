@@ -75,7 +75,12 @@ impl Given {
 
     /// The settings as far as they can be read.
     pub(in crate::settings) fn examine(&self) -> Examined {
-        examine(&Sources {
+        self.with_sources(examine)
+    }
+
+    /// What is read of all that is handed in.
+    pub(in crate::settings) fn with_sources<T>(&self, read: impl FnOnce(&Sources<'_>) -> T) -> T {
+        read(&Sources {
             config: self.config.as_ref(),
             folder: Path::new("etc"),
             agent_folders: &self.folders,

@@ -172,6 +172,8 @@ const WORDS: &[&str] = &[
     "attached",
     "POST",
     "PUT",
+    "passed_on",
+    "taken",
     "disabled",
     "timer",
     "first_call",

@@ -25,7 +25,9 @@ use crate::{
 
 use super::{
     completion::Completion,
-    estimate, output,
+    estimate,
+    failure::corrected,
+    output,
     probe::probe_models,
     relay::exchange::{self, Destination},
     request,
@@ -114,7 +116,7 @@ impl Backend for OpenAiAgent {
                 Some(relay) => self.relay(request, relay, progress).await,
                 None => self.exchange(request, progress).await,
             };
-            done.map_err(|failure| self.client.scrub(warm_up::or_loading(failure)))
+            done.map_err(|failure| self.client.scrub(warm_up::or_loading(corrected(failure))))
         })
     }
 

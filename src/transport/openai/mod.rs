@@ -3,6 +3,7 @@
 pub mod backend;
 pub mod completion;
 pub(crate) mod estimate;
+mod failure;
 pub(crate) mod images;
 pub mod output;
 pub mod probe;

@@ -1,6 +1,6 @@
-//! Names of models that nobody configured: no series of the metrics is made of them.
+//! Names in requests: of models that nobody configured, of which no series of the metrics is made, and of those whom a request is for.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -14,10 +14,12 @@ use crate::{
         settings::{AgentSettings, ProviderSettings},
     },
     serve::{
+        access::keys::KeyRing,
         gateway::{door, models::Gateway},
         router::router,
-        tests::support::without_runs,
+        tests::support::{keys, state_of, without_runs},
     },
+    settings::serve::ServeSettings,
     transport::shared_cases,
 };
 
@@ -95,4 +97,30 @@ async fn names_that_nobody_configured_make_no_series() {
         page.contains("watertight_breaker_state{breaker=\"agent:style\",state=\"closed\"} 1"),
         "breakers are as they were"
     );
+}
+
+/// A request that names two users is nobody's, whoever brings it.
+#[tokio::test]
+async fn who_names_two_users_is_nobody_in_particular() {
+    let ring = KeyRing::of(&keys(), &|_| None).unwrap();
+    let state = state_of(ServeSettings::default(), ring, BTreeMap::new());
+    state.door.open(without_runs(Runtime::builder().seed(7).start().await.unwrap()));
+    let service = router(state, door::routes(Gateway::default()));
+    for (key, said, want) in [
+        ("app", r#""user":"kim","metadata":{"user":"lee"}"#, (400, "user")),
+        ("app", r#""user":"kim","metadata":{"user":"kim"}"#, (404, "model")),
+        ("app", r#""user":"","metadata":{"user":"lee"}"#, (404, "model")),
+        ("app", r#""user":"kim","metadata":{"user":""}"#, (404, "model")),
+        ("app", r#""user":"kim","metadata":{"user":null,"tenant":"acme"}"#, (404, "model")),
+        ("ann", r#""user":"kim","metadata":{"user":"lee"}"#, (400, "user")),
+    ] {
+        let mut request = post("/v1/chat/completions", &format!(r#"{{"model":"none","messages":[],{said}}}"#));
+        request.headers_mut().insert("authorization", format!("Bearer {key}").parse().unwrap());
+        let answer = service.clone().oneshot(request).await.unwrap();
+        let status = answer.status().as_u16();
+        let body: Value = serde_json::from_str(&text(answer).await).unwrap();
+        assert_eq!((status, body["error"]["param"].as_str().unwrap_or_default()), want, "{key} {said}: {body}");
+        let message = body["error"]["message"].as_str().unwrap();
+        assert!(status == 404 || (message.contains("kim") && message.contains("lee")), "{message}");
+    }
 }
