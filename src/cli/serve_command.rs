@@ -239,24 +239,49 @@ struct Others {
 
 impl Others {
     /// Waits until this process is not to serve after all: who does. For ever where it is to.
-    fn serve_instead(&self) -> impl Future<Output = Serves> + use<> {
+    fn serve_instead(&self) -> impl Future<Output = Instead> + use<> {
         let predecessor = self.farewell.as_ref().map(Farewell::lost);
         let successor = self.hung.as_ref().map(Hung::serves_after_all);
         async move {
             tokio::select! {
-                () = or_never(predecessor) => Serves::Predecessor,
-                () = or_never(successor) => Serves::Successor,
+                () = or_never(predecessor) => Instead::Predecessor,
+                () = or_never(successor) => Instead::Successor,
             }
         }
     }
 }
 
-/// Who serves instead of this process.
-enum Serves {
-    /// It has taken the service back.
+/// Why this process does not come to serve.
+enum Instead {
+    /// It was told to stop.
+    Stopped,
+    /// Its predecessor has taken the service back.
     Predecessor,
-    /// It woke and had the journal already.
+    /// Its successor woke and had the journal already.
     Successor,
+}
+
+impl Instead {
+    /// Ends accordingly.
+    async fn end(self, state: &AppState, listening: Listening) -> Result<(), Stop> {
+        match self {
+            Self::Stopped => {
+                end(state, listening, Leaving::ForGood).await;
+                Ok(())
+            }
+            Self::Successor => {
+                end_at_once(state, listening).await;
+                say("watertight: the successor serves after all: this process ends");
+                Ok(())
+            }
+            Self::Predecessor => {
+                end_at_once(state, listening).await;
+                Err(Stop::usage(
+                    "the predecessor heard nothing of this process for too long and has taken the service back: this process ends; start it again (serve.handover_silence_max, serve.handover_start_max)",
+                ))
+            }
+        }
+    }
 }
 
 async fn or_never(future: Option<impl Future<Output = ()>>) {
@@ -266,7 +291,26 @@ async fn or_never(future: Option<impl Future<Output = ()>>) {
     }
 }
 
-/// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over. `Some` is what was
+/// Starts what does the work and opens the door to it, unless something comes in between.
+async fn open_door(
+    starting: &Starting<'_>,
+    others: &mut Others,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Instead>, Stop> {
+    let serve_instead = others.serve_instead();
+    tokio::select! {
+        biased;
+        () = stop => return Ok(Some(Instead::Stopped)),
+        instead = serve_instead => return Ok(Some(instead)),
+        started = start(starting, others.farewell.as_mut(), others.hung.as_ref()) => {
+            starting.state.door.open(Arc::new(started?));
+        }
+        () = keep_up(starting.state) => {}
+    }
+    Ok(None)
+}
+
+/// Opens the door, and serves until it is told to stop or somebody else takes over. `Some` is what was
 /// given back, where a successor took over and did not come to serve.
 async fn serve_until(
     starting: Starting<'_>,
@@ -277,29 +321,8 @@ async fn serve_until(
 ) -> Result<Option<GivenBack>, Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
-    let serve_instead = others.serve_instead();
-    tokio::select! {
-        biased;
-        () = &mut stop => {
-            end(state, listening, Leaving::ForGood).await;
-            return Ok(None);
-        }
-        who = serve_instead => {
-            end_at_once(state, listening).await;
-            return match who {
-                Serves::Successor => {
-                    say("watertight: the successor serves after all: this process ends");
-                    Ok(None)
-                }
-                Serves::Predecessor => Err(Stop::usage(
-                    "the predecessor heard nothing of this process for too long and has taken the service back: this process ends; start it again (serve.handover_silence_max, serve.handover_start_max)",
-                )),
-            };
-        }
-        started = start(&starting, others.farewell.as_mut(), others.hung.as_ref()) => {
-            state.door.open(Arc::new(started?));
-        }
-        () = keep_up(state) => {}
+    if let Some(instead) = open_door(&starting, &mut others, &mut stop).await? {
+        return instead.end(state, listening).await.map(|()| None);
     }
     let Others { farewell, hung } = others;
     drop(hung);
