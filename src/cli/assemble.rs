@@ -270,22 +270,14 @@ fn mapping_of(project: &Project, http: &HttpSettings) -> Result<HttpMapping, Sto
         headers: texts(project, &http.headers)?,
         request: http.request.clone(),
         output: pointers.output,
-        usage_prompt: under(pointers.usage.as_deref(), pointers.prompt_tokens),
-        usage_output: under(pointers.usage.as_deref(), pointers.output_tokens),
+        usage: pointers.usage,
+        usage_prompt: pointers.prompt_tokens,
+        usage_output: pointers.output_tokens,
         error_code: pointers.error_code,
         message: pointers.message,
         retryable: pointers.retryable,
         retry_after: pointers.retry_after,
     })
-}
-
-/// A pointer of its own, or our own field's place under the usage's.
-fn under(usage: Option<&str>, own: Option<String>) -> Option<String> {
-    match (usage, own) {
-        (Some(usage), Some(own)) => Some(format!("{usage}{own}")),
-        (None, own) => own,
-        (Some(_), None) => None,
-    }
 }
 
 fn paths_of(provider: Option<&ProviderBackend>) -> OpenAiPaths {
@@ -312,6 +304,7 @@ fn asked_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend
         model: agent.settings.model.clone().unwrap_or_else(|| "default".to_owned()),
         system: model.system.clone(),
         prompt: model.prompt.clone().unwrap_or_else(|| PASS_THROUGH_PROMPT.to_owned()),
+        prompt_file: model.prompt_file.as_deref().map(shown_file),
         schema: model.schema.clone(),
         answer: match model.answer {
             AnswerForm::Json => Answer::Json,
@@ -324,6 +317,13 @@ fn asked_of(model: &ModelAgent, agent: &Agent, provider: Option<&ProviderBackend
         extra: Map::new(),
         paths: paths_of(provider),
     }
+}
+
+/// The file by its name and its folder's: whoever reads the error of a call is no business of where all lies.
+fn shown_file(path: &str) -> String {
+    let mut parts: Vec<&str> = path.rsplit(['/', '\\']).take(2).collect();
+    parts.reverse();
+    parts.join("/")
 }
 
 fn ollama_of(asked: OpenAiSettings, context: Context) -> OllamaSettings {

@@ -2,7 +2,10 @@
 
 use std::{io::IsTerminal, process::ExitCode};
 
-use clap::Parser;
+use clap::{
+    CommandFactory, Parser,
+    error::{ContextKind, ContextValue},
+};
 use tracing_subscriber::EnvFilter;
 
 use super::{
@@ -14,6 +17,7 @@ use super::{
     say::say,
     serve_command,
 };
+use crate::model::nearest::nearest;
 
 /// Runs the program.
 pub fn main() -> ExitCode {
@@ -21,8 +25,9 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are no errors; clap knows its own exit codes (0 and 2).
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let code = ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let _ = with_near_command(error, std::env::args().nth(1).as_deref()).print();
+            return code;
         }
     };
     match start(cli) {
@@ -35,6 +40,21 @@ pub fn main() -> ExitCode {
             stop.code()
         }
     }
+}
+
+/// The error with the command that was most likely meant, where clap itself finds none: its measure is too coarse for short words.
+fn with_near_command(mut error: clap::Error, first: Option<&str>) -> clap::Error {
+    let is_told = error.get(ContextKind::SuggestedSubcommand).is_some();
+    let word = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) if !is_told && first == Some(word) => word.clone(),
+        _ => return error,
+    };
+    let command = Cli::command();
+    let known = command.get_subcommands().filter(|known| !known.is_hide_set()).map(clap::Command::get_name);
+    if let Some(near) = nearest(&word, known) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![near.to_owned()]));
+    }
+    error
 }
 
 fn start(cli: Cli) -> Result<(), Stop> {
@@ -74,4 +94,27 @@ fn later(command: &str) -> Stop {
     Stop::Usage(format!(
         "`{command}` is not built yet; there are run, serve, rerun, check, init, key, agent and import"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_command_is_told_with_what_was_meant() {
+        for (words, meant) in [
+            (&["rnu"][..], Some("run")),
+            (&["chekc"], Some("check")),
+            (&["srve", "x"], Some("serve")),
+            (&["frobnicate"], None),
+            (&["key", "rnu"], None),
+        ] {
+            let error = Cli::try_parse_from(["watertight"].iter().chain(words)).unwrap_err();
+            let said = with_near_command(error, words.first().copied()).to_string();
+            match meant {
+                Some(meant) => assert!(said.contains(&format!("'{meant}'")), "{said}"),
+                None => assert!(!said.contains("'run'"), "{said}"),
+            }
+        }
+    }
 }

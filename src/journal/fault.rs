@@ -4,6 +4,9 @@ use rusqlite::ErrorCode;
 
 use crate::runtime::journal::JournalError;
 
+/// What can be done about pages that are damaged. The file is told by its key: who asked over HTTP is no business of where it lies.
+const DAMAGED: &str = "pages of the file that journal.path names are damaged; stop the service, see `PRAGMA integrity_check`, save what `.recover` saves or put a backup back (docs/journal.md)";
+
 /// A write or read that did not succeed.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -59,10 +62,32 @@ impl From<Fault> for JournalError {
                 let text = error.to_string();
                 match error.sqlite_error_code() {
                     Some(ErrorCode::DiskFull) => Self::Full(text),
-                    Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Corrupt(text),
+                    Some(ErrorCode::DatabaseCorrupt) => Self::Corrupt(format!("{text}: {DAMAGED}")),
+                    Some(ErrorCode::NotADatabase) => Self::Corrupt(text),
                     _ => Self::Failed(text),
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_pages_are_told_with_file_and_next_step() {
+        let of = |code| {
+            JournalError::from(Fault::Database(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None)))
+        };
+        for (code, says_so) in [
+            (rusqlite::ffi::SQLITE_CORRUPT, true),
+            (rusqlite::ffi::SQLITE_NOTADB, false),
+            (rusqlite::ffi::SQLITE_FULL, false),
+        ] {
+            let said = of(code).to_string();
+            let named = ["journal.path", "integrity_check", "docs/journal.md"].iter().all(|word| said.contains(word));
+            assert_eq!(named, says_so, "{said}");
         }
     }
 }

@@ -49,7 +49,7 @@ error_codes! {
     AgentTimeout "AGENT_TIMEOUT" 504 true "The service took too long. Please try again." "응답이 너무 오래 걸립니다. 다시 시도해 주세요.";
     AgentBadReply "AGENT_BAD_REPLY" 502 true "The answer could not be read. Please try again." "응답을 읽을 수 없습니다. 다시 시도해 주세요.";
     AgentError "AGENT_ERROR" 502 false "The request could not be handled." "요청을 처리할 수 없습니다.";
-    AgentCircuitOpen "AGENT_CIRCUIT_OPEN" 503 true "This part of the service is resting. It tries again by itself." "이 기능이 잠시 쉬고 있습니다. 곧 자동으로 다시 시도합니다.";
+    AgentCircuitOpen "AGENT_CIRCUIT_OPEN" 503 true "This part of the service is resting. Please try again later." "이 기능이 쉬고 있습니다. 나중에 다시 시도해 주세요.";
     AgentBulkheadFull "AGENT_BULKHEAD_FULL" 503 true "Many requests at once. Please try again in a moment." "요청이 많습니다. 잠시 후 다시 시도해 주세요.";
     AgentWarming "AGENT_WARMING" 503 true "The model is being loaded. Please wait a moment." "모델을 불러오는 중입니다. 잠시만 기다려 주세요.";
     AgentRestarted "AGENT_RESTARTED" 503 true "The service restarted. Please try again." "서비스가 다시 시작되었습니다. 다시 시도해 주세요.";

@@ -1,10 +1,15 @@
 //! What the transport needs to know of an agent: the prompt and schema of a model's agent, the mapping of a service that speaks its own way.
 
+use std::sync::Arc;
+
 use serde_json::Value as Json;
 
 use crate::{
     model::name::Name,
-    workflow::template_rules::{BrokenRule, check_bounds},
+    workflow::{
+        template_names::check_names,
+        template_rules::{BrokenRule, check_bounds},
+    },
 };
 
 use super::{
@@ -20,6 +25,9 @@ use super::{
 pub const OUTPUT_TOKENS_MAX: u64 = 10_000_000;
 /// The longest path of a request, and the longest JSON Pointer, in bytes.
 pub const PATH_BYTES_MAX: usize = 1_024;
+
+/// What prompts and requests are filled from.
+const TEMPLATE_NAMES: [&str; 1] = ["input"];
 
 /// What the transport is told about an agent.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +81,8 @@ pub struct Mapping {
 pub struct ModelAgent {
     /// A template of the prompt; `None` = the agent passes its input through.
     pub prompt: Option<String>,
+    /// The file that it stands in.
+    pub prompt_file: Option<Arc<str>>,
     /// The system message.
     pub system: Option<String>,
     /// The shape that the answer promises.
@@ -138,7 +148,9 @@ pub(super) fn read_http(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> HttpA
 
 /// Reads what a model's agent takes. `kept` is how an Ollama provider keeps its models, if it is one.
 pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>, kept: Option<ProviderContext>) -> ModelAgent {
+    let mut prompt_file = None;
     let prompt = read_file(reader, "prompt", PROMPT, files).and_then(|file| {
+        prompt_file = Some(Arc::clone(&file.path));
         let (text, problem) = file.text();
         let problem = problem.or_else(|| template_problem(&file, &text));
         reader.report.tell_all(problem);
@@ -175,7 +187,7 @@ pub(super) fn read_model(reader: &mut Reader<'_, '_>, files: &Files<'_>, kept: O
         reader.unfit(&OLLAMA_KEYS, ONLY_OLLAMA);
         OwnContext::default()
     };
-    ModelAgent { prompt, system, schema, temperature, seed, max_output_tokens, answer, images, context }
+    ModelAgent { prompt, prompt_file, system, schema, temperature, seed, max_output_tokens, answer, images, context }
 }
 
 fn read_path(reader: &mut Reader<'_, '_>, key: &'static str) -> Option<String> {
@@ -202,6 +214,8 @@ fn read_request(reader: &mut Reader<'_, '_>) -> Option<String> {
         reader.refuse("request", format!("{rule} (its line {line})"));
     } else if let Err(error) = minijinja::Environment::new().template_from_str(text) {
         reader.refuse("request", format!("is no template: {error}"));
+    } else if let Err(BrokenRule { line, rule }) = check_names(text, &TEMPLATE_NAMES) {
+        reader.refuse("request", format!("{rule} (its line {line})"));
     }
     Some(text.to_owned())
 }
@@ -262,7 +276,7 @@ fn read_schema(reader: &mut Reader<'_, '_>, files: &Files<'_>) -> Option<Json> {
 /// A file that was found, and how a problem with it begins.
 struct FoundFile {
     bytes: Vec<u8>,
-    path: std::sync::Arc<str>,
+    path: Arc<str>,
     problem: Problem,
 }
 
@@ -319,7 +333,7 @@ fn read_file(
             let missing = || "is no file of the agent's folder".to_owned();
             (folder.files.get(name.as_str()).cloned().ok_or_else(missing), folder.file_path(name))
         }
-        _ => ((files.read)(name), std::sync::Arc::from(name.as_str())),
+        _ => ((files.read)(name), Arc::from(name.as_str())),
     };
     match found {
         Ok(bytes) => {
@@ -337,7 +351,10 @@ fn template_problem(file: &FoundFile, text: &str) -> Option<Problem> {
     if let Err(BrokenRule { line, rule }) = check_bounds(text) {
         return Some(Problem { origin: file.at(line), ..file.problem.clone() }.with_rule(rule));
     }
-    let error = minijinja::Environment::new().template_from_str(text).err()?;
+    let Err(error) = minijinja::Environment::new().template_from_str(text) else {
+        let BrokenRule { line, rule } = check_names(text, &TEMPLATE_NAMES).err()?;
+        return Some(Problem { origin: file.at(line), ..file.problem.clone() }.with_rule(rule));
+    };
     let line = error.line().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
     let said = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     Some(Problem { origin: file.at(line), ..file.problem.clone() }.with_rule(format!("is no template: {said}")))

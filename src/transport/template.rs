@@ -2,11 +2,17 @@
 //! never an empty text) and bounded (a template can neither run for ever nor grow without end). One that a caller gives is held to a small
 //! language, filled from an input of bounded size, and compiled and filled on a thread of its own.
 
-use minijinja::{AutoEscape, Environment, UndefinedBehavior, context, value::Serde};
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, context, value::Serde};
 use serde_json::Value;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::workflow::template_rules::{BrokenRule, check_bounds, check_strange};
+use crate::{
+    model::nearest::hint,
+    workflow::{
+        template_names::check_names,
+        template_rules::{BrokenRule, check_bounds, check_strange},
+    },
+};
 
 /// Steps a template may take.
 pub const TEMPLATE_FUEL: u64 = 2_000_000;
@@ -25,6 +31,10 @@ const STRANGE_STACK_BYTES: usize = 32 * 1024 * 1024;
 static STRANGE_PLACES: Semaphore = Semaphore::const_new(STRANGE_AT_ONCE_MAX);
 
 const NAME: &str = "template";
+/// What a template is filled from.
+const ROOT: &str = "input";
+/// A longer line is shown by its beginning.
+const LINE_CHARS_SHOWN_MAX: usize = 80;
 
 /// How values are written into the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,13 +97,50 @@ impl Template {
         let mut text = Bounded(Vec::new());
         template
             .render_captured_to(context! { input => minijinja::Value::from(Serde(input)) }, &mut text)
-            .map_err(|error| TemplateError::new(&error))?;
+            .map_err(|error| self.unfilled(&error, input))?;
         String::from_utf8(text.0).map_err(|_| TemplateError { text: "the filled text is no UTF-8".to_owned() })
     }
+
+    /// The engine's words, and of a value that is not there its name, or the line that asks for it.
+    fn unfilled(&self, error: &minijinja::Error, input: &Value) -> TemplateError {
+        let mut said = TemplateError::new(error);
+        let Ok(template) = self.environment.get_template(NAME) else { return said };
+        if error.kind() != ErrorKind::UndefinedError {
+            return said;
+        }
+        let line = error.line().and_then(|line| template.source().lines().nth(line.saturating_sub(1)));
+        let line = line.unwrap_or_default().trim();
+        let mut paths: Vec<String> = template.undeclared_variables(true).into_iter().collect();
+        paths.sort_unstable();
+        let is_asked = |path: &&String| path.rsplit('.').next().is_some_and(|name| line.contains(name));
+        let missing = paths.iter().filter(is_asked).find_map(|path| missing_in(input, path));
+        let shown: String = line.chars().take(LINE_CHARS_SHOWN_MAX).collect();
+        said.text.push_str(&missing.map_or_else(|| format!(" in `{shown}`"), |missing| format!(": {missing}")));
+        said
+    }
+}
+
+/// The first field that `path` names and that is not there, with what could have been meant.
+fn missing_in(input: &Value, path: &str) -> Option<String> {
+    let mut names = path.split('.');
+    let mut place = names.next().filter(|root| *root == ROOT)?.to_owned();
+    let mut value = input;
+    for name in names {
+        // What stands in a list, or is worked out, is not looked for.
+        let Value::Object(fields) = value else { return None };
+        place = format!("{place}.{name}");
+        let Some(found) = fields.get(name) else {
+            return Some(format!("there is no `{place}`{}", hint(name, fields.keys().map(String::as_str))));
+        };
+        value = found;
+    }
+    None
 }
 
 /// Whether a prompt that a caller gives can be used.
 pub async fn check_callers_prompt(source: &str) -> Result<(), TemplateError> {
+    check_strange(source)?;
+    check_names(source, &[ROOT])?;
     strange(source.to_owned(), |_| Ok(())).await
 }
 
@@ -194,6 +241,27 @@ mod tests {
                 Some(want) => assert_eq!(filled.unwrap().replace(", \"file\"", ",\"file\""), want, "{source}"),
                 None => assert!(filled.is_err(), "{source}: {filled:?}"),
             }
+        }
+    }
+
+    /// Of a value that is not there its name is told, with the near one; where it stands in a list, the line.
+    #[test]
+    fn what_is_not_there_is_named() {
+        let input = json!({"notes": "x", "style": {"voice": "calm"}, "photos": [{"file": "a.jpg"}]});
+        for (source, want) in [
+            ("One\n{{ input.nots }}", "line 2: undefined value: there is no `input.nots`; did you mean \"notes\"?"),
+            (
+                "{{ input.notes }} {{ input.style.voise }}",
+                "line 1: undefined value: there is no `input.style.voise`; did you mean \"voice\"?",
+            ),
+            ("{{ input.place.name }}", "line 1: undefined value: there is no `input.place`"),
+            (
+                "{% for photo in input.photos %}\n  {{ photo.fiel }}\n{% endfor %}",
+                "line 2: undefined value in `{{ photo.fiel }}`",
+            ),
+        ] {
+            let error = Template::try_new(source, Filling::Text).unwrap().fill(&input).unwrap_err().to_string();
+            assert_eq!(error, want, "{source}");
         }
     }
 

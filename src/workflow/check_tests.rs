@@ -368,7 +368,7 @@ fn what_is_no_workflow_at_all() {
         ("[workflow", "w.toml:1: TOML: "),
         ("workflow = 3\nstep = 4", "w.toml:1: workflow = 3: must be a table"),
         ("[workflow]\nname = \"a\"\nname = \"b\"", "w.toml:3: TOML: duplicate key"),
-        ("[workflow]\nname = \"a\"\noutput = \"1\"\n[[step]]\n", "w.toml:4: step.[0].id: is missing"),
+        ("[workflow]\nname = \"a\"\noutput = \"1\"\n[[step]]\n", "w.toml:4: step.(no. 1).id: is missing"),
         ("[workflow]\nname = \"a\"\noutput = \"1\"\nstep = []\n", "w.toml:4: workflow.step = []: unknown key"),
     ] {
         let told = read(text).unwrap_err().to_string();

@@ -172,7 +172,7 @@ fn is_of_word(letter: char) -> bool {
 }
 
 /// Whether `name` is a known `kind`: a filter or a test.
-fn is_known(name: &str, kind: &str) -> bool {
+pub(super) fn is_known(name: &str, kind: &str) -> bool {
     let asked = ENVIRONMENT.compile_expression_owned(format!("{name:?} is {kind}"));
     asked.and_then(|asked| asked.eval(())).is_ok_and(|known| known.is_true())
 }

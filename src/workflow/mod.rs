@@ -16,6 +16,7 @@ pub mod plan;
 pub mod problem;
 mod references;
 pub mod stored;
+pub mod template_names;
 pub mod template_rules;
 pub(crate) mod toml_error;
 mod toml_reader;

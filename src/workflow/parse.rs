@@ -11,7 +11,7 @@ use super::{
         DEADLINE_DEFAULT, Definition, Effects, FILE_BYTES_MAX, InputDefinition, InputKind, Join, MapDefinition,
         OnCause, Presence, ReviseDefinition, SCORE_DEFAULT, STEPS_MAX, Shape, StepDefinition,
     },
-    problem::{Findings, InvalidWorkflow, KeyPath, quoted},
+    problem::{Findings, InvalidWorkflow, KeyPath, nameless, quoted},
     toml_error::said_of,
     toml_reader::{Fields, Reader},
 };
@@ -134,7 +134,7 @@ fn step(reader: &mut Reader<'_>, at: usize, line: usize, table: &DeTable<'_>) ->
         reader.wrong_type(&fields, "workflow", "sub-workflows are not built yet");
     }
     // A step without a readable id keeps a place of its own that no reference can name.
-    let id = reader.required_text(&fields, "id").unwrap_or_else(|| format!("[{at}]"));
+    let id = reader.required_text(&fields, "id").unwrap_or_else(|| nameless(at));
     let agent = reader.required_text(&fields, "agent").unwrap_or_default();
     let presence =
         if reader.boolean(&fields, "optional") == Some(true) { Presence::Optional } else { Presence::Required };

@@ -186,10 +186,15 @@ impl Findings {
 
     fn key_text(&self, path: &KeyPath) -> String {
         let Some(step) = path.step else { return path.key.clone() };
-        let name = self.step_names.get(&step).cloned().unwrap_or_else(|| format!("[{step}]"));
+        let name = self.step_names.get(&step).cloned().unwrap_or_else(|| nameless(step));
         let dot = if path.key.is_empty() { "" } else { "." };
         format!("step.{name}{dot}{}", path.key)
     }
+}
+
+/// What a step is called that has no id: its place among `[[step]]`, as people count. No reference can name it.
+pub(super) fn nameless(step: usize) -> String {
+    format!("(no. {})", step + 1)
 }
 
 /// A text as it stands in a file, in quotes.

@@ -20,7 +20,7 @@ pub const TAGS_MAX: usize = 2_000;
 /// Blocks that a caller's template may have.
 const BLOCKS: [&str; 8] = ["if", "elif", "else", "endif", "for", "endfor", "set", "endset"];
 /// Filters that make nothing large of something small.
-const FILTERS: &[&str] = &[
+pub(super) const FILTERS: &[&str] = &[
     "abs",
     "bool",
     "capitalize",
@@ -103,13 +103,16 @@ pub fn check_strange(template: &str) -> Result<(), BrokenRule> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tag {
+pub(super) enum Tag {
     Value,
     Block,
 }
 
 /// Gives each tag's tokens to `see`, within the bounds that hold for all. What is no template is the compiler's to say.
-fn each_tag(template: &str, mut see: impl FnMut(Tag, &[Token<'_>]) -> Result<(), String>) -> Result<(), BrokenRule> {
+pub(super) fn each_tag(
+    template: &str,
+    mut see: impl FnMut(Tag, &[Token<'_>]) -> Result<(), String>,
+) -> Result<(), BrokenRule> {
     let (mut tag, mut tokens, mut line, mut branches) = (None, Vec::new(), 1, 0);
     for token in tokenize(template, false, SyntaxConfig::default()) {
         let Ok((token, span)) = token else { break };

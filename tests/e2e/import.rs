@@ -22,6 +22,7 @@ fn what_is_imported_is_checked_and_accepted() {
         check.env("AZURE_API_KEY", "a").env("OPENAI_KEY", "b");
         let checked = Running::start(check).end().exits(0);
         assert!(agents.iter().all(|agent| checked.out.contains(agent)), "{}", checked.out);
+        assert!(!checked.err.contains("warning"), "{}", checked.err);
         let again = watertight(&["import", tool, file, "--output", text(&config)]).exits(2);
         assert!(again.err.contains("is there already; --force overwrites it"), "{}", again.err);
         watertight(&["import", tool, file, "--output", text(&config), "--force"]).exits(0);

@@ -118,6 +118,12 @@ fn iso_seconds(text: &str) -> Option<f64> {
 
 const ISO_TIME_UNITS: [(&str, f64); 3] = [("h", 3_600.0), ("m", 60.0), ("s", 1.0)];
 
+/// What is called slow where an attempt ends before it could be: so little less than its whole time that only those are slow which run out
+/// of it, and those fail anyway.
+pub(super) fn nearly_all(of: Duration) -> Duration {
+    of.mul_f64(0.99)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -229,7 +229,7 @@ const ALONE: &[&str] = &[
 ];
 
 /// A key without the names that are the user's own.
-fn pattern(key: &str) -> String {
+pub(super) fn pattern(key: &str) -> String {
     let mut parts: Vec<&str> = key.split('.').collect();
     let section = parts.first().copied().unwrap_or_default();
     if ["agents", "providers", "features", "tiers", "tenants", "keys", "prices"].contains(&section) && parts.len() > 2 {
@@ -238,7 +238,7 @@ fn pattern(key: &str) -> String {
     parts.join(".")
 }
 
-fn given() -> Given {
+pub(super) fn given() -> Given {
     Given::config(ALL)
         .file("p1.md", "One {{ input.a }}.")
         .file("p2.md", "Two {{ input.a }}.")

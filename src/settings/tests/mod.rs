@@ -7,6 +7,7 @@ mod in_force;
 mod kinds;
 mod layers;
 mod mistakes;
+mod page;
 mod rich;
 mod shares;
 mod slips;

@@ -36,6 +36,7 @@ fn openai(client: Arc<ProviderClient>) -> OpenAiAgent {
         model: "qwen".to_owned(),
         system: Some("Write.".to_owned()),
         prompt: "Notes: {{ input.notes }}".to_owned(),
+        prompt_file: None,
         schema: None,
         answer: Answer::Text,
         max_output_tokens: None,

@@ -23,6 +23,8 @@ pub struct HttpMapping {
     pub request: Option<String>,
     /// JSON Pointer to the output; without it the answer is read as the contract says.
     pub output: Option<String>,
+    /// JSON Pointer to what was used as a whole, in the words of the contract or of OpenAI.
+    pub usage: Option<String>,
     /// JSON Pointer to the tokens of the prompt.
     pub usage_prompt: Option<String>,
     /// JSON Pointer to the tokens of the answer.
@@ -66,6 +68,7 @@ pub(super) struct CheckedMapping {
     pub(super) secrets: Vec<Secret>,
     pub(super) request: Option<Template>,
     pub(super) output: Option<JsonPointer>,
+    pub(super) usage: Option<JsonPointer>,
     pub(super) usage_prompt: Option<JsonPointer>,
     pub(super) usage_output: Option<JsonPointer>,
     pub(super) errors: ErrorPointers,
@@ -90,6 +93,7 @@ impl CheckedMapping {
             secrets: mapping.headers.iter().map(|(_, value)| value.clone()).collect(),
             request: request.transpose()?,
             output: pointer("output", mapping.output.as_deref())?,
+            usage: pointer("usage", mapping.usage.as_deref())?,
             usage_prompt: pointer("usage_prompt", mapping.usage_prompt.as_deref())?,
             usage_output: pointer("usage_output", mapping.usage_output.as_deref())?,
             errors: ErrorPointers {

@@ -42,7 +42,7 @@ pub(super) async fn chat(
     let (input, images) = images::taken_out(&attempt.input);
     let prompt = openai_request::prompt(&agent.asked, attempt, &input)
         .await
-        .map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
+        .map_err(|error| openai_request::unfilled(&agent.asked, attempt, &error))?;
     if prompt.trim().is_empty() && images.is_empty() {
         return Err(nothing_asked());
     }

@@ -53,6 +53,17 @@ pub(in crate::transport) async fn prompt(
     }
 }
 
+/// What is said of a prompt that cannot be filled: in which file it stands, unless this attempt brought it along.
+pub(in crate::transport) fn unfilled(
+    agent: &CheckedSettings,
+    attempt: &AttemptRequest,
+    error: &TemplateError,
+) -> AttemptFailure {
+    let file = agent.settings.prompt_file.as_deref().filter(|_| attempt.prompt.is_none());
+    let file = file.map(|file| format!(" {file}")).unwrap_or_default();
+    invalid_input(format!("the prompt{file} cannot be filled: {error}"))
+}
+
 /// The body of the request of this attempt.
 pub(super) async fn chat(
     agent: &CheckedSettings,
@@ -61,9 +72,7 @@ pub(super) async fn chat(
 ) -> Result<ChatRequest, AttemptFailure> {
     let settings = &agent.settings;
     let (input, images) = images::taken_out(&attempt.input);
-    let prompt = prompt(agent, attempt, &input)
-        .await
-        .map_err(|error| invalid_input(format!("the prompt cannot be filled: {error}")))?;
+    let prompt = prompt(agent, attempt, &input).await.map_err(|error| unfilled(agent, attempt, &error))?;
     let mut messages = Vec::new();
     let mut prompt_tokens = 0;
     let parts = [("system", settings.system.as_deref()), ("user", Some(prompt.as_str()))];

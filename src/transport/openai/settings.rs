@@ -94,6 +94,8 @@ pub struct OpenAiSettings {
     pub system: Option<String>,
     /// The user message: a template over `input`.
     pub prompt: String,
+    /// The file that the prompt stands in, as its mistakes name it.
+    pub prompt_file: Option<String>,
     /// The JSON Schema that the output is asked for and checked by; without it the output is `{"text": "..."}`.
     pub schema: Option<Value>,
     /// Whether the model answers in JSON or in plain text.

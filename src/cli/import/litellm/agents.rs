@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{
     cli::import::{
-        scalar::DURATION_MAX,
+        scalar::{DURATION_MAX, nearly_all},
         toml_text::{TomlTable, float, key_text, quoted, span},
     },
+    model::duration::format,
     policy::{
         backoff::BACKOFF_FLOOR,
         breaker::settings::{BreakerSettings, WINDOW_CALLS_MAX},
@@ -26,6 +27,8 @@ use crate::{
 
 /// What a call has here unless configured.
 const OUR_CALL_TIMEOUT: Duration = Duration::from_secs(180);
+/// What is slow here unless configured.
+const OUR_SLOW_CALL: Duration = Duration::from_secs(30);
 /// Where growth of waits ends here unless configured.
 const OUR_BACKOFF_MAX: Duration = Duration::from_secs(30);
 
@@ -145,7 +148,8 @@ fn one_agent(
     }
     limits(&mut table, first, general);
     let mut tables = vec![table];
-    tables.extend([retry_table(name, first, general), breaker_table(name, general)].into_iter().flatten());
+    let breaker = breaker_table(name, (first, general), account);
+    tables.extend([retry_table(name, first, general), breaker].into_iter().flatten());
     tables
 }
 
@@ -192,8 +196,24 @@ fn retry_table(name: &str, first: &Deployment, general: &General) -> Option<Toml
     (!table.is_empty()).then_some(table)
 }
 
-fn breaker_table(name: &str, general: &General) -> Option<TomlTable> {
+fn breaker_table(name: &str, (first, general): (&Deployment, &General), account: &mut Account) -> Option<TomlTable> {
     let mut table = TomlTable::new(&["agents", name, "breaker"]);
+    let ends = [first.timeout.or(general.timeout), first.stream_timeout.or(general.stream_timeout)];
+    if let Some(ends) = ends.into_iter().flatten().min().filter(|ends| OUR_SLOW_CALL >= *ends) {
+        let (slow, ends) = (nearly_all(ends), format(ends));
+        table.set_noted(
+            "slow_call",
+            span(slow),
+            format!("an attempt without content ends after {ends}: only one that does is slow"),
+        );
+        table.set("slow_share", float(1.0));
+        let said = "slow_share = 1: an attempt without content ends after";
+        let said = format!(
+            "agents.{name}.breaker.slow_call = {}, {said} {ends}, so that only one that does is slow",
+            format(slow)
+        );
+        account.silent("(slow calls)", said);
+    }
     if let Some(fails) = general.allowed_fails {
         let failures = fails.saturating_add(1).min(u64::from(WINDOW_CALLS_MAX));
         table.set("consecutive_failures", failures.to_string());

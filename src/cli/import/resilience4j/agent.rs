@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     cli::import::{
-        scalar::{BareUnit, DURATION_MAX, duration, truth, whole},
-        toml_text::{TomlTable, quoted, span},
+        scalar::{BareUnit, DURATION_MAX, duration, nearly_all, truth, whole},
+        toml_text::{TomlTable, float, quoted, span},
     },
     model::duration::format,
     runtime::settings::SLOTS_MAX,
@@ -79,9 +79,13 @@ pub(super) fn tables(modules: &Modules, instance: &str, name: &str, ledger: &mut
     let slow = with(modules, "circuitbreaker", instance, ledger, |effective| {
         let slow = slow_call(effective, &mut breaker_table, limit);
         breaker::write(effective, &mut breaker_table, slow.unseen);
-        slow.asked
+        slow
     });
-    write_timeouts(&mut own, limit, slow.flatten(), plan);
+    let slow = slow.unwrap_or_else(|| Slowness { asked: None, unseen: unseen_by_ours(limit) });
+    if let Some(ends) = slow.unseen {
+        write_unseen(&mut breaker_table, instance, ends, ledger);
+    }
+    write_timeouts(&mut own, limit, slow.asked, plan);
     with(modules, "ratelimiter", instance, ledger, rate_limit);
     let mut tables = vec![own];
     tables.extend([breaker_table, retry_table].into_iter().filter(|table| !table.is_empty()));
@@ -145,8 +149,23 @@ fn time_limit(own: &mut Effective<'_>) -> Option<Duration> {
     Some(limit)
 }
 
+/// After how long an attempt ends, where our own threshold of slowness lies beyond that.
+fn unseen_by_ours(limit: Option<Duration>) -> Option<Duration> {
+    limit.filter(|limit| OUR_SLOW_CALL >= *limit)
+}
+
+/// A threshold that an attempt can reach and that says no more than its end: `check` would doubt ours, and Resilience4j has none here.
+fn write_unseen(breaker: &mut TomlTable, instance: &str, ends: Duration, ledger: &mut Ledger) {
+    let (slow, ends) = (nearly_all(ends), format(ends));
+    breaker.set_noted("slow_call", span(slow), format!("an attempt ends after {ends}: only one that does is slow"));
+    breaker.set("slow_share", float(1.0));
+    let said = "slow_share = 1: an attempt ends after";
+    let said =
+        format!("{instance}: breaker.slow_call = {}, {said} {ends}, so that only one that does is slow", format(slow));
+    ledger.silent("slowCallDurationThreshold", said);
+}
+
 /// What is slow.
-#[derive(Default)]
 struct Slowness {
     /// The threshold that was written.
     asked: Option<Duration>,
@@ -158,11 +177,11 @@ struct Slowness {
 fn slow_call(own: &mut Effective<'_>, table: &mut TomlTable, limit: Option<Duration>) -> Slowness {
     let read = |node: &_| duration(node, BareUnit::Milliseconds);
     let Some((given, slow)) = own.read("slowcalldurationthreshold", read) else {
-        return Slowness { asked: None, unseen: limit.filter(|limit| OUR_SLOW_CALL >= *limit) };
+        return Slowness { asked: None, unseen: unseen_by_ours(limit) };
     };
     if slow.is_zero() {
         own.left(given, "must be longer than 0");
-        return Slowness::default();
+        return Slowness { asked: None, unseen: unseen_by_ours(limit) };
     }
     if let Some(limit) = limit.filter(|limit| slow >= *limit) {
         let said = format!("an attempt ends after {} (its time limit): none could be seen to be slow", format(limit));
