@@ -22,7 +22,7 @@ use super::{
     project::{Project, Purpose},
     reloading::{self, Reasons, Reloading},
     say::say,
-    serve_end::{Ended, Leaving, end, end_at_once},
+    serve_end::{Ended, Instead, Leaving, end},
     serve_start::{Starting, start},
     storage::{self, journal_settings, listener_settings},
     told_to_stop::{outlive_file_size_limit, told_to_stop},
@@ -246,39 +246,6 @@ impl Others {
             tokio::select! {
                 () = or_never(predecessor) => Instead::Predecessor,
                 () = or_never(successor) => Instead::Successor,
-            }
-        }
-    }
-}
-
-/// Why this process does not come to serve.
-enum Instead {
-    /// It was told to stop.
-    Stopped,
-    /// Its predecessor has taken the service back.
-    Predecessor,
-    /// Its successor woke and had the journal already.
-    Successor,
-}
-
-impl Instead {
-    /// Ends accordingly.
-    async fn end(self, state: &AppState, listening: Listening) -> Result<(), Stop> {
-        match self {
-            Self::Stopped => {
-                end(state, listening, Leaving::ForGood).await;
-                Ok(())
-            }
-            Self::Successor => {
-                end_at_once(state, listening).await;
-                say("watertight: the successor serves after all: this process ends");
-                Ok(())
-            }
-            Self::Predecessor => {
-                end_at_once(state, listening).await;
-                Err(Stop::usage(
-                    "the predecessor heard nothing of this process for too long and has taken the service back: this process ends; start it again (serve.handover_silence_max, serve.handover_start_max)",
-                ))
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{say::say, serve_command::keep_up, told_to_stop::told_to_stop};
+use super::{exit::Stop, say::say, serve_command::keep_up, told_to_stop::told_to_stop};
 use crate::serve::{handover::offer::Handover, listener::server::Listening, state::AppState};
 
 /// Connections that were taken in just now have so long to say what they want, and are served like all before them.
@@ -33,8 +33,41 @@ pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving
     }
 }
 
+/// Why this process does not come to serve.
+pub(super) enum Instead {
+    /// It was told to stop.
+    Stopped,
+    /// Its predecessor has taken the service back.
+    Predecessor,
+    /// Its successor woke and had the journal already.
+    Successor,
+}
+
+impl Instead {
+    /// Ends accordingly.
+    pub(super) async fn end(self, state: &AppState, listening: Listening) -> Result<(), Stop> {
+        match self {
+            Self::Stopped => {
+                end(state, listening, Leaving::ForGood).await;
+                Ok(())
+            }
+            Self::Successor => {
+                end_at_once(state, listening).await;
+                say("watertight: the successor serves after all: this process ends");
+                Ok(())
+            }
+            Self::Predecessor => {
+                end_at_once(state, listening).await;
+                Err(Stop::usage(
+                    "the predecessor heard nothing of this process for too long and has taken the service back: this process ends; start it again (serve.handover_silence_max, serve.handover_start_max)",
+                ))
+            }
+        }
+    }
+}
+
 /// Ends at once, because another process serves: whoever waits here is told to come again, and finds that one.
-pub(super) async fn end_at_once(state: &AppState, mut listening: Listening) {
+async fn end_at_once(state: &AppState, mut listening: Listening) {
     state.ending.leaving.cancel();
     drop(listening.stop_accepting().await);
     listening.let_go();
