@@ -203,8 +203,9 @@ fn draft(at: usize, step: &StepDefinition, names: &Names<'_>, agents: Agents<'_>
             needs.insert(needed);
         } else {
             mentions.unknown = true;
-            let rule = names.no_step("there is no step", needed);
-            rule.into_iter().for_each(|rule| findings.add(&path("needs"), &format!("{:?}", step.needs), rule));
+            if let Some(rule) = names.no_step("there is no step", needed) {
+                findings.add(&path("needs"), &format!("{:?}", step.needs), rule);
+            }
         }
     }
     mentions.revision.append(&mut asked.revision);

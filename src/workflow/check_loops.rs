@@ -51,8 +51,9 @@ fn one_loop(
         findings.add(&path("max"), &revise.revisions_max.to_string(), format!("must be 1 to {REVISIONS_MAX}"));
     }
     let Some(target) = names.step(&revise.step) else {
-        let rule = names.no_step("there is no step", &revise.step);
-        rule.into_iter().for_each(|rule| findings.add(&path("step"), &quoted(&revise.step), rule));
+        if let Some(rule) = names.no_step("there is no step", &revise.step) {
+            findings.add(&path("step"), &quoted(&revise.step), rule);
+        }
         return None;
     };
     let before_reviewer = graph::ancestors(dependencies, reviewer);

@@ -32,9 +32,9 @@ impl Fields<'_, '_> {
 
     /// True if it has a key that most likely means this one.
     pub(super) fn is_misspelt(&self, key: &str) -> bool {
-        let unknown = self.table.keys().map(|word| word.get_ref()).filter(|word| !self.known.contains(&word.as_ref()));
-        let known = || self.known.iter().copied();
-        unknown.into_iter().any(|word| nearest(word, known()) == Some(key))
+        let is_unknown = |word: &str| !self.known.contains(&word);
+        let means = |word: &str| nearest(word, self.known.iter().copied()) == Some(key);
+        self.table.keys().any(|word| is_unknown(word.get_ref()) && means(word.get_ref()))
     }
 
     /// Its keys.
