@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     model::{
+        exact_numbers::first_changed,
         name::Name,
         nearest::hint,
         reply::{AttemptFailure, Reply},
@@ -169,6 +170,9 @@ async fn call(
     let text = std::fs::read_to_string(input).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
     let input: Value =
         serde_json::from_str(&text).map_err(|error| Stop::Usage(format!("{shown}:{}: {error}", error.line())))?;
+    if let Some(changed) = first_changed(&text) {
+        return Err(Stop::Usage(format!("{shown}: {changed}")));
+    }
     let tap = Tap::new();
     if let Some(client) = backends.client(&agent.settings.provider) {
         client.attach(&tap);

@@ -146,6 +146,12 @@ impl SqliteJournal {
         self.ask(move |connection| query::head(connection, &scope, &run_id)).await
     }
 
+    /// The id of a run's last event that is kept; 0 where there is none.
+    pub async fn last_event(&self, run_id: &str) -> Result<u64, JournalError> {
+        let run_id = run_id.to_owned();
+        self.ask(move |connection| restore::last_event(connection, &run_id)).await
+    }
+
     /// What an earlier request of this tenant under the same key makes of another one; `None` if there was none. Nothing is written.
     pub async fn earlier(
         &self,

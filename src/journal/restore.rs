@@ -203,6 +203,26 @@ pub(super) fn events_after(connection: &Connection, run_id: &str, after: u64, ma
     Ok(events)
 }
 
+/// The id of a run's last event that is kept here; 0 where there is none.
+pub(super) fn last_event(connection: &Connection, run_id: &str) -> Result<u64, Fault> {
+    let mut statement =
+        connection.prepare_cached("SELECT run, events FROM run JOIN story USING (run) WHERE run_id = ?1")?;
+    let found: Option<(i64, Option<Vec<u8>>)> =
+        statement.query_row([run_key(run_id)], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    match found {
+        None => Ok(0),
+        Some((_, Some(packed))) => {
+            let events = events_of(&unpack(&packed)?, run_id, 0, usize::MAX)?;
+            Ok(events.last().map_or(0, |event| event.id))
+        }
+        Some((run, None)) => {
+            let mut statement =
+                connection.prepare_cached("SELECT coalesce(max(event_last), 0) FROM entry WHERE run = ?1")?;
+            Ok(from_sql(statement.query_row([run], |row| row.get(0))?))
+        }
+    }
+}
+
 /// What the acceptance of a run names, by hash; the bytes are left out.
 pub(super) fn contents_of_acceptance(written: &[u8]) -> Result<Contents, Fault> {
     let written: WrittenRun = serde_json::from_slice(written)?;

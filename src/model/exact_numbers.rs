@@ -1,7 +1,7 @@
 //! Whole numbers of a JSON text that no value of ours can hold: reading them would change them without a word. Finds the first one and
 //! where it stands; what becomes of it is its reader's business. The text is valid JSON: it is asked about once it has been read.
 
-use std::fmt::Write as _;
+use super::json_walk::{Path, end_of_number, end_of_text, is_name};
 
 /// A number that would be changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,72 +59,22 @@ fn is_kept(number: &str) -> bool {
     if negative { number.parse::<i64>().is_ok() } else { number.parse::<u64>().is_ok() }
 }
 
-/// Behind the text that begins here.
-fn end_of_text(bytes: &[u8], from: usize) -> usize {
-    let mut place = from + 1;
-    while place < bytes.len() {
-        match bytes[place] {
-            b'\\' => place += 2,
-            b'"' => return place + 1,
-            _ => place += 1,
-        }
-    }
-    bytes.len()
-}
-
-fn end_of_number(bytes: &[u8], from: usize) -> usize {
-    let is_of_number = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
-    bytes[from..].iter().position(|byte| !is_of_number(byte)).map_or(bytes.len(), |length| from + length)
-}
-
-/// One level of nesting on the way to a value.
-enum Level<'a> {
-    /// The index of the present item.
-    List(usize),
-    /// The name of the present member.
-    Object(&'a str),
-}
-
 fn path_to(text: &str, goal: usize) -> String {
     let bytes = text.as_bytes();
-    let (mut levels, mut place): (Vec<Level<'_>>, _) = (Vec::new(), 0);
+    let (mut path, mut place) = (Path::default(), 0);
     while place < goal {
-        match bytes[place] {
-            b'"' => {
-                let end = end_of_text(bytes, place);
-                let is_name = bytes[end..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b':');
-                if let (true, Some(Level::Object(name))) = (is_name, levels.last_mut()) {
-                    *name = text.get(place + 1..end - 1).unwrap_or_default();
-                }
-                place = end;
-                continue;
+        if bytes[place] == b'"' {
+            let end = end_of_text(bytes, place);
+            if is_name(bytes, end) {
+                path.name(text.get(place + 1..end - 1).unwrap_or_default());
             }
-            b'{' => levels.push(Level::Object("")),
-            b'[' => levels.push(Level::List(0)),
-            b'}' | b']' => drop(levels.pop()),
-            b',' => {
-                if let Some(Level::List(index)) = levels.last_mut() {
-                    *index += 1;
-                }
-            }
-            _ => {}
-        }
-        place += 1;
-    }
-    let mut path = String::new();
-    for level in &levels {
-        match level {
-            Level::Object(name) => {
-                path.push_str(if path.is_empty() { "" } else { "." });
-                path.push_str(name);
-            }
-            Level::List(index) => {
-                // Writing to a string cannot fail.
-                let _ = write!(path, "[{index}]");
-            }
+            place = end;
+        } else {
+            path.pass(bytes[place]);
+            place += 1;
         }
     }
-    path
+    path.to_string()
 }
 
 #[cfg(test)]

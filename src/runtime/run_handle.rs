@@ -223,6 +223,11 @@ impl RunHandle {
         true
     }
 
+    /// The id of the last event that may be seen, 0 before the first. It never goes back: what may be seen is written down.
+    pub fn last_event_id(&self) -> u64 {
+        self.cell.log.last_shown()
+    }
+
     /// Events after the one of id `after` (0 = all), in order, without waiting.
     pub fn events_after(&self, after: u64) -> Vec<Event> {
         self.cell.events_after(after)

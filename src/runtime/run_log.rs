@@ -227,6 +227,11 @@ impl RunLog {
         events.map(|(id, event)| self.event(id, event)).collect()
     }
 
+    /// The id of the last event that may be seen, 0 before the first.
+    pub(crate) fn last_shown(&self) -> u64 {
+        lock(&self.state).shown as u64
+    }
+
     /// About the memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         lock(&self.state).events.iter().map(StoredEvent::bytes).sum()

@@ -27,6 +27,7 @@ use crate::{
     model::{
         contract,
         envelope::{Envelope, ErrorCode},
+        exact_numbers::first_changed,
         facts::Ending,
         name::Name,
         reply::{AttemptFailure, Reply},
@@ -141,7 +142,10 @@ async fn read_input(body: Body) -> Result<Arc<Value>, Envelope> {
     let body: CallBody = serde_json::from_slice(&bytes).map_err(|error| {
         Envelope::new(ErrorCode::InvalidRequest, format!("the body must be {{\"input\": ...}}: {error}"))
     })?;
-    Ok(Arc::new(body.input))
+    match str::from_utf8(&bytes).ok().and_then(first_changed) {
+        None => Ok(Arc::new(body.input)),
+        Some(changed) => Err(Envelope::new(ErrorCode::InvalidRequest, changed.to_string())),
+    }
 }
 
 impl AgentServer {

@@ -10,7 +10,10 @@ use super::{
     recording::{Recording, Sent},
     sse::SseDecoder,
 };
-use crate::runtime::capture::{Recorded, Said};
+use crate::{
+    model::loose_json::LooseFrames,
+    runtime::capture::{Recorded, Said},
+};
 
 /// So much of an answer is heard while it may be kept: about ten thousand frames of one token each.
 pub(super) const HEARD_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -92,10 +95,10 @@ fn lossy(bytes: &[u8]) -> String {
 /// The text that the frames of a stream bring: of `http` agents (`delta`), of OpenAI's shape and of Anthropic's. A stream of another kind
 /// brings none; its frames are kept all the same.
 fn stream_text(body: &[u8]) -> String {
-    let (mut decoder, mut text) = (SseDecoder::new(), String::new());
+    let (mut decoder, mut frames, mut text) = (SseDecoder::new(), LooseFrames::default(), String::new());
     decoder.push(body);
     while let Ok(Some(event)) = decoder.pop() {
-        let Ok(frame) = serde_json::from_str::<Value>(&event.data) else { continue };
+        let Ok(frame) = frames.read(event.data.as_bytes()) else { continue };
         let pieces = ["/delta", "/choices/0/delta/content", "/choices/0/text", "/delta/text"];
         if let Some(piece) = pieces.iter().find_map(|place| frame.pointer(place).and_then(Value::as_str)) {
             text.push_str(piece);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::{
     model::{
         facts::{Ending, QuotaReset},
+        loose_json,
         reply::AttemptFailure,
     },
     policy::retry_after,
@@ -66,7 +67,7 @@ pub struct ErrorPointers {
 
 /// The failure that an answer with an error status is.
 pub fn failure_of_answer(head: AnswerHead, body: &[u8], pointers: &ErrorPointers) -> AttemptFailure {
-    let said = match serde_json::from_slice::<Value>(body) {
+    let said = match loose_json::read(body) {
         Ok(value) => Said::read(&value, pointers),
         Err(_) => Said { message: page_text(body), ..Said::default() },
     };

@@ -1,9 +1,12 @@
 //! Decodes lines of JSON objects, without doing any I/O: bytes go in as they come, objects come out. Where the bytes were cut (inside
-//! a character, several lines at once, no line end behind the last) changes nothing. Nothing is ever repaired.
+//! a character, several lines at once, no line end behind the last) changes nothing. Nothing is ever repaired but what no value of ours
+//! can hold, which `model::loose_json` leaves out.
 
 use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
+
+use crate::model::loose_json::LooseFrames;
 
 /// The most bytes of one line. Ollama's last one can hold a whole conversation's tokens as numbers.
 pub const NDJSON_LINE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -38,6 +41,7 @@ pub struct NdjsonDecoder {
     /// The line that has begun.
     line: Vec<u8>,
     lines: usize,
+    frames: LooseFrames,
     ready: VecDeque<JsonObject>,
     error: Option<NdjsonError>,
 }
@@ -90,17 +94,14 @@ impl NdjsonDecoder {
         if bytes.is_empty() {
             return;
         }
-        match serde_json::from_slice::<JsonObject>(bytes) {
-            Ok(object) => self.ready.push_back(object),
+        let no_object = |line, why: &str| Some(NdjsonError::NoObject { line, why: why.to_owned() });
+        match self.frames.read(bytes) {
+            Ok(Value::Object(object)) => self.ready.push_back(object),
+            Ok(_) => self.error = no_object(self.lines, "another kind of value"),
             // Whatever is missing from the last line may still have been on its way.
             Err(error) if end == LineEnd::OfStream && error.is_eof() => self.error = Some(NdjsonError::CutInsideLine),
             Err(error) => {
-                let why = match error.classify() {
-                    serde_json::error::Category::Data => "another kind of value",
-                    serde_json::error::Category::Eof => "it ends too soon",
-                    serde_json::error::Category::Syntax | serde_json::error::Category::Io => "no JSON",
-                };
-                self.error = Some(NdjsonError::NoObject { line: self.lines, why: why.to_owned() });
+                self.error = no_object(self.lines, if error.is_eof() { "it ends too soon" } else { "no JSON" });
             }
         }
         // The buffer of a long line is not worth keeping; one of usual length is.
@@ -141,6 +142,11 @@ mod tests {
             ("{\"a\":1}\n{\"b\":\"안\"}\n", vec![json!({"a": 1}), json!({"b": "안"})], None),
             ("\u{feff}{\"a\":1}\r\n\r\n  {\"b\":2} \n", vec![json!({"a": 1}), json!({"b": 2})], None),
             ("{\"a\":1}\n{\"b\":2}", vec![json!({"a": 1}), json!({"b": 2})], None),
+            (
+                "{\"a\":\"\\ud83d\",\"b\":1e999}\n{\"a\":\"\\ude00\"}",
+                vec![json!({"a": "", "b": null}), json!({"a": "😀"})],
+                None,
+            ),
             ("{\"a\":\"x\\ny\"}\n", vec![json!({"a": "x\ny"})], None),
             ("{\"a\":1}\n{\"b\":", vec![json!({"a": 1})], Some(NdjsonError::CutInsideLine)),
             ("{\"a\":1}\n{\"b\":\n{\"c\":3}\n", vec![json!({"a": 1})], no_object(2, "it ends too soon")),

@@ -6,7 +6,6 @@ use reqwest::{
     Method,
     header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
-use serde_json::Value;
 
 use super::{
     client::ProviderClient,
@@ -16,7 +15,7 @@ use super::{
     secret::scrub_headers,
     wire::{Incoming, failure_of_error},
 };
-use crate::model::reply::AttemptFailure;
+use crate::model::{loose_json, reply::AttemptFailure};
 
 /// An answer on its way back.
 #[derive(Debug)]
@@ -46,16 +45,16 @@ impl ProviderClient {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let http = self.as_sent();
         let (is_head_only, url) = (method == Method::HEAD, self.url(path_and_query));
-        let request = || {
-            let request = http.request(method.clone(), url.clone()).headers(headers.clone());
-            match body.clone() {
-                Some(body) => request.body(body).build(),
-                None => request.build(),
-            }
-        };
-        let first = request().map_err(failure_of_error)?;
         // What a service does for the others, and whether it may do it twice, is not ours to know.
-        let again = || method.is_idempotent().then(request)?.ok();
+        let may_go_again = method.is_idempotent();
+        let request = http.request(method, url).headers(headers);
+        let first = match body {
+            Some(body) => request.body(body).build(),
+            None => request.build(),
+        };
+        let first = first.map_err(failure_of_error)?;
+        let copy = may_go_again.then(|| first.try_clone()).flatten();
+        let again = || copy.as_ref()?.try_clone();
         let sent = execute(http, first, again);
         let incoming = Incoming::answer_to(sent, None).await.map_err(|failure| self.scrub(failure))?;
         let mut headers = incoming.headers().clone();
@@ -105,7 +104,7 @@ impl PassedOn {
         if self.head.status >= 400 {
             return Some(failure_of_answer(self.head, kept, &pointers));
         }
-        let value = self.is_telling().then(|| serde_json::from_slice::<Value>(kept).ok()).flatten();
+        let value = self.is_telling().then(|| loose_json::read(kept).ok()).flatten();
         value.and_then(|value| failure_inside_success(self.head, &value, &pointers))
     }
 }

@@ -98,6 +98,7 @@ async fn an_earlier_owner_can_write_no_more() {
     }
     assert!(append(&journal, "r", 3, vec![event("r", 2, EventType::RunResumed)]).await);
     assert_eq!(journal.events_after("r", 0, 10).await.unwrap().len(), 2);
+    assert_eq!((journal.last_event("r").await, journal.last_event("none").await), (Ok(2), Ok(0)));
     assert!(!append(&journal, "nobody", 0, vec![event("nobody", 1, EventType::RunStarted)]).await);
 }
 
@@ -123,6 +124,7 @@ async fn a_run_that_is_over_is_packed_and_complete() {
         let events = journal.events_after("r", after, max).await.unwrap();
         assert_eq!(events.iter().map(|event| event.id).collect::<Vec<_>>(), ids);
     }
+    assert_eq!(journal.last_event("r").await, Ok(6));
     // Nothing is stored twice, and what only ends named is gone: outputs 1 and 5, and the input.
     let count = |sql: &'static str| {
         journal.ask(move |connection| Ok(connection.query_row(sql, [], |row| row.get::<_, i64>(0))?))

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     model::{
         envelope::{Envelope, ErrorCode},
+        loose_json,
         raw_object::RawObject,
     },
     policy::{
@@ -225,7 +226,8 @@ impl Making {
                 let request = CallRequest { context, relay: Some(relay), ..CallRequest::of(Value::Null) };
                 let reply = handle.call_once(request).await?;
                 let output = match pieces.try_recv() {
-                    Ok(RelayPiece::Whole(bytes)) => serde_json::from_slice(&bytes).unwrap_or_default(),
+                    // It is kept as a value: better without what none can hold than not at all.
+                    Ok(RelayPiece::Whole(bytes)) => loose_json::read(&bytes).unwrap_or_default(),
                     _ => Value::Null,
                 };
                 Ok(CallReply { output, ..reply })

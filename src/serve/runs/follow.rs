@@ -41,6 +41,11 @@ impl Follower {
         &self.run_id
     }
 
+    /// The id of the last event that the journal keeps.
+    pub async fn last_kept(&self) -> Result<u64, Failure> {
+        Ok(self.running.journal.last_event(&self.run_id).await?)
+    }
+
     /// The next events; empty at the end. Waits for them if the run is live here.
     pub async fn next(&mut self) -> Result<Vec<Event>, Failure> {
         if self.is_over {

@@ -40,11 +40,28 @@ async fn a_run_is_accepted_followed_and_deleted() {
     }
     let last = ids.len().to_string();
     world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN, ("last-event-id", &last)], "").await.is(204);
+    let beyond = (ids.len() + 1).to_string();
+    let ahead = world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN, ("last-event-id", &beyond)], "").await;
+    let details = ahead.fails(400, "INVALID_REQUEST").json()["error"]["details"].clone();
+    assert_eq!((details["after"].to_string(), details["last"].to_string()), (beyond, last));
     let odd = world.ask("GET", &format!("/v1/runs/{id}/events"), &[ANN, ("last-event-id", "x")], "").await;
     odd.fails(400, "INVALID_REQUEST");
     world.ask("POST", &format!("/v1/runs/{id}/repair"), &[ANN], "").await.fails(409, "CONFLICT");
     world.ask("DELETE", &format!("/v1/runs/{id}"), &[ANN], "").await.is(204);
     world.ask("GET", &format!("/v1/runs/{id}"), &[ANN], "").await.fails(404, "NOT_FOUND");
+}
+
+/// A run that is live is not waited for under an id that it has not come to: it would be silent until then.
+#[tokio::test]
+async fn a_live_run_is_not_followed_from_an_event_that_is_not_there() {
+    let world = World::usual().await;
+    let run = world.with_key("ann", "POST", "/v1/runs", r#"{"workflow":"hanging"}"#).await.is(202).json();
+    let path = format!("/v1/runs/{}/events", run["run_id"].as_str().unwrap());
+    let got = world.with_key("ann", "GET", &format!("{path}?after=1000"), "").await;
+    got.fails(400, "INVALID_REQUEST");
+    assert_eq!(got.json()["error"]["details"]["after"], 1000);
+    let request = Request::builder().uri(format!("{path}?after=0")).header("x-api-key", "ann");
+    assert_eq!(world.send(request.body(Body::empty()).unwrap()).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

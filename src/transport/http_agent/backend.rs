@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::{
     model::{
         facts::Ending,
+        loose_json::LooseFrames,
         reply::{AttemptFailure, Reply},
     },
     runtime::{
@@ -74,8 +75,9 @@ impl HttpAgent {
     ) -> Result<Reply, AttemptFailure> {
         let head = answer.head;
         let mut events = EventStream::new(head.status, answer.into_pieces(), clock);
+        let mut frames = LooseFrames::default();
         while let Some(event) = events.next().await? {
-            match reading::frame(head, &event, &self.mapping)? {
+            match reading::frame(head, &event, (&mut frames, &self.mapping))? {
                 Frame::Delta(text) if !text.is_empty() => {
                     progress.content(&text).await;
                     events.clock.content();

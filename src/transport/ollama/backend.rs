@@ -4,10 +4,12 @@
 use std::{sync::Arc, time::Duration};
 
 use reqwest::Method;
+use serde_json::Value;
 
 use crate::{
     model::{
         facts::Ending,
+        loose_json,
         reply::{AttemptFailure, Reply},
     },
     runtime::{
@@ -107,7 +109,7 @@ impl OllamaAgent {
 
 /// The objects of an answer that came as a whole: one, or lines of them under another name.
 pub(super) fn objects_of(head: AnswerHead, body: &[u8]) -> Result<Vec<JsonObject>, AttemptFailure> {
-    if let Ok(object) = serde_json::from_slice(body) {
+    if let Ok(Value::Object(object)) = loose_json::read(body) {
         return Ok(vec![object]);
     }
     let mut decoder = NdjsonDecoder::new();

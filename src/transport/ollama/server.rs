@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    model::{facts::Ending, reply::AttemptFailure},
+    model::{facts::Ending, loose_json, reply::AttemptFailure},
     runtime::tally::AnswerForm,
     transport::{
         client::ProviderClient,
@@ -138,7 +138,7 @@ impl<'a> OllamaServer<'a> {
             status: Some(head.status),
             ..AttemptFailure::new(Ending::BadReply, message)
         };
-        let told: Value = serde_json::from_slice(&body).map_err(|_| bad("the answer to a load is no JSON"))?;
+        let told = loose_json::read(&body).map_err(|_| bad("the answer to a load is no JSON"))?;
         match failure_inside_success(head, &told, &ErrorPointers::default()) {
             Some(failure) => Err(scrub(failure)),
             None if told.get("done").and_then(Value::as_bool) == Some(true) => Ok(()),

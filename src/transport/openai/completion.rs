@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::{
     model::{
         facts::Ending,
+        loose_json,
         reply::{AttemptFailure, Usage},
     },
     runtime::tally::Tally,
@@ -57,8 +58,7 @@ impl Completion {
             status: Some(head.status),
             ..AttemptFailure::new(Ending::BadReply, message)
         };
-        let value: Value =
-            serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
+        let value = loose_json::read(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
         if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
             return Err(failure);
         }
@@ -75,7 +75,7 @@ impl Completion {
             refusal: message.get("refusal").and_then(Value::as_str).map(str::to_owned),
             finish_reason: finish_reason(choice).unwrap_or_else(|| FINISH_UNKNOWN.to_owned()),
             usage: value.get("usage").and_then(usage::told),
-            total_tokens: value.pointer("/usage/total_tokens").and_then(Value::as_u64),
+            total_tokens: value.pointer("/usage/total_tokens").and_then(usage::tokens),
         })
     }
 

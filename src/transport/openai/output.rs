@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     model::{
+        exact_json::{self, Inexact},
         facts::Ending,
         reply::{AttemptFailure, Reply},
     },
@@ -63,8 +64,11 @@ fn plain_text(completion: &Completion) -> &str {
 }
 
 fn shaped(completion: &Completion, shape: &Shape) -> Result<Value, (Ending, String)> {
-    let value = match serde_json::from_str::<Value>(without_fence(&completion.text)) {
+    let value = match exact_json::read(without_fence(&completion.text)) {
         Ok(value) => value,
+        Err(error @ (Inexact::Changed(_) | Inexact::Twice(_))) => {
+            return Err((Ending::BadReply, format!("the answer cannot be kept as it is: {error}")));
+        }
         Err(_) if is_refusal(completion) => return Err(refused(completion)),
         Err(error) => {
             let why = match completion.finish_reason.as_str() {
@@ -153,6 +157,8 @@ mod tests {
             ("{\"score\": 80} Anything else?", "stop", Err(Ending::BadReply)),
             (r#"{"score": 80,}"#, "stop", Err(Ending::BadReply)),
             (r#"{"score": "80"}"#, "stop", Err(Ending::BadReply)),
+            (r#"{"score": 80, "score": 80}"#, "stop", Err(Ending::BadReply)),
+            (r#"{"score": -0}"#, "stop", Err(Ending::BadReply)),
             ("[]", "stop", Err(Ending::BadReply)),
             (r#"{"score": 8"#, "length", Err(Ending::BadReply)),
             ("", "stop", Err(Ending::BadReply)),
@@ -173,6 +179,8 @@ mod tests {
             (r#"{"score": 8"#, "length", "longest allowed length"),
             (r#"{"score": "a secret text"}"#, "stop", "/score: "),
             ("no", "stop", "is no JSON"),
+            (r#"{"score": 12345678901234567890123}"#, "stop", "score: 12345678901234567890123 would be changed"),
+            (r#"{"score": 1, "score": 2}"#, "content_filter", "the member \"score\" stands twice"),
         ] {
             let failure =
                 reply(completion(text, finish), Promise::Json(&shape()), (&Tally::default(), 5), 200).unwrap_err();

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::{
     model::{
         facts::Ending,
+        loose_json::LooseFrames,
         reply::{AttemptFailure, Usage},
     },
     runtime::tally::Tally,
@@ -25,9 +26,13 @@ use super::completion::{Completion, FINISH_UNKNOWN, finish_reason, hear_beside};
 /// Where a frame tells the tokens so far.
 const USAGE_PLACES: [&str; 2] = ["/usage", "/message/usage"];
 
+/// Where a frame brings text of the answer.
+const CONTENT_PLACES: [&str; 2] = ["].delta.content", "delta.text"];
+
 /// The reader of one stream.
 #[derive(Debug, Default)]
 pub struct StreamReader {
+    frames: LooseFrames,
     read: Completion,
     tally: Arc<Tally>,
     finish_reason: Option<String>,
@@ -53,7 +58,7 @@ impl StreamReader {
             status: Some(head.status),
             ..AttemptFailure::new(ending, message)
         };
-        let frame: Value = serde_json::from_str(&event.data).map_err(|error| {
+        let frame = self.frames.read(event.data.as_bytes()).map_err(|error| {
             let ending = if event.closed { Ending::BadReply } else { Ending::StreamCut };
             failed(ending, format!("a frame is no JSON: {error}"))
         })?;
@@ -87,7 +92,7 @@ impl StreamReader {
         for place in USAGE_PLACES {
             if let Some(told) = frame.pointer(place) {
                 usage::update(&mut self.read.usage, told);
-                self.read.total_tokens = told.get("total_tokens").and_then(Value::as_u64).or(self.read.total_tokens);
+                self.read.total_tokens = told.get("total_tokens").and_then(usage::tokens).or(self.read.total_tokens);
             }
         }
         let choice = frame.get("choices").and_then(Value::as_array).and_then(|choices| first_choice(choices));
@@ -174,10 +179,13 @@ impl AnswerReader for StreamReader {
         used.then(|| self.read.usage_or_estimate(&self.tally, prompt_tokens))
     }
 
-    fn finish(self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
+    fn finish(mut self, head: AnswerHead, prompt_tokens: u64) -> Result<Completion, AttemptFailure> {
         if self.stage() == Stage::Begun {
             let cut = AttemptFailure::new(Ending::StreamCut, "the stream ended without any mark of its end");
             return Err(AttemptFailure { status: Some(head.status), usage: self.used(prompt_tokens), ..cut });
+        }
+        if CONTENT_PLACES.iter().any(|place| self.frames.is_open(place)) {
+            self.read.text.push(char::REPLACEMENT_CHARACTER);
         }
         let finish_reason = self.finish_reason.unwrap_or_else(|| FINISH_UNKNOWN.to_owned());
         Ok(Completion { finish_reason, ..self.read })

@@ -70,6 +70,16 @@ async fn whole_answers() {
         (200, "fine", Err(Ending::BadReply)),
         (200, "", Err(Ending::BadReply)),
         (200, r#"{"output": "#, Err(Ending::BadReply)),
+        // An output is kept as it was written, or not at all; what stands beside it is nobody's business.
+        (200, r#"{"output": {"id": 12345678901234567890123}}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": [-0]}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": 1, "output": 1}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": {"a": 1, "a": 1}}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": "\ud83d"}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": 1e999}"#, Err(Ending::BadReply)),
+        (200, r#"{"output": {"a": 1.50}, "id": -0}"#, Ok(json!({"a": 1.5}))),
+        (200, r#"{"x": 1e999, "x": "\ud83d", "output": 7, "id": 12345678901234567890123}"#, Ok(json!(7))),
+        (200, r#"{"error": {"error_code": "BUSY", "message": "\ud83d"}}"#, Err(SERVER_ERROR)),
         (200, r#"{"error": {"error_code": "BUSY"}}"#, Err(SERVER_ERROR)),
         (200, r#"{"errorCode": "BUSY", "httpStatus": 503}"#, Err(Ending::status(503))),
         (503, r#"{"output": "a"}"#, Err(Ending::status(503))),
@@ -78,6 +88,31 @@ async fn whole_answers() {
         let server = FakeServer::start(vec![answer(status, "", body)]).await;
         let done = unwatched(&agent(&server, &at_path("/")), &request(json!({}))).await;
         assert_eq!(done.ended.map(|reply| reply.output).map_err(|failure| failure.ending), want, "{status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn what_would_be_changed_is_named() {
+    let mapped = HttpMapping { output: Some("/data/0/result".to_owned()), ..at_path("/") };
+    for (mapping, body, want) in [
+        (
+            &at_path("/"),
+            r#"{"output": {"ids": [1, 12345678901234567890123]}}"#,
+            "the answer's output: ids[1]: 12345678901234567890123 would be changed on its way",
+        ),
+        (&at_path("/"), r#"{"output": 1, "output": 2}"#, "the answer's output: the member \"output\" stands twice"),
+        (&at_path("/"), r#"{"output": {"a": 1, "a": 2}}"#, "the answer's output: the member \"a\" stands twice"),
+        (
+            &mapped,
+            r#"{"data": [{"result": -0}], "x": -0}"#,
+            "the answer's output: the number: -0 would be changed on its way",
+        ),
+        (&mapped, r#"{"data": [], "x": -0}"#, "the answer holds nothing at \"/data/0/result\""),
+        (&at_path("/"), r#"{"x": -0}"#, "the answer holds no `output`"),
+    ] {
+        let server = FakeServer::start(vec![answer(200, "", body)]).await;
+        let failure = unwatched(&agent(&server, mapping), &request(json!({}))).await.ended.unwrap_err();
+        assert!(failure.message.starts_with(want), "{body}: {}", failure.message);
     }
 }
 
@@ -101,6 +136,15 @@ async fn streams() {
         (deltas.to_owned(), &["a", "b"], Err(Ending::StreamCut)),
         (format!("{deltas}data: {{\"output\": {{\"te"), &["a", "b"], Err(Ending::StreamCut)),
         (String::new(), &[], Err(Ending::StreamCut)),
+        (
+            format!("data: {{\"delta\": \"a\\ud83d\"}}\n\ndata: {{\"delta\": \"\\ude00\"}}\n\n{end}"),
+            &["a", "😀"],
+            Ok(json!({"text": "ab"})),
+        ),
+        (format!("data: {{\"delta\": \"a\", \"x\": 1e999}}\n\n{end}"), &["a"], Ok(json!({"text": "ab"}))),
+        ("data: {\"output\": {\"n\": -0}}\n\n".to_owned(), &[], Err(Ending::BadReply)),
+        ("data: {\"output\": 1, \"output\": 2}\n\n".to_owned(), &[], Err(Ending::BadReply)),
+        ("data: {\"output\": 1, \"x\": -0}\n\n".to_owned(), &[], Ok(json!(1))),
         (format!("{deltas}{error}"), &["a", "b"], Err(busy.clone())),
         (format!(": first\n\n{error}"), &[], Err(busy)),
         ("data: oops\n\n".to_owned(), &[], Err(Ending::BadReply)),

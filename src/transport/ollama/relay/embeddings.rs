@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     model::{
         facts::Ending,
+        loose_json,
         reply::{AttemptFailure, Reply, Usage},
     },
     runtime::{
@@ -139,8 +140,7 @@ fn bad(head: AnswerHead, message: String) -> AttemptFailure {
 
 /// The vectors of an answer, as its numbers were written, and the tokens that they cost, if told.
 fn vectors(head: AnswerHead, told: &[u8]) -> Result<(Vec<Vec<Value>>, Option<u64>), AttemptFailure> {
-    let told: Value =
-        serde_json::from_slice(told).map_err(|error| bad(head, format!("the answer is no JSON: {error}")))?;
+    let told = loose_json::read(told).map_err(|error| bad(head, format!("the answer is no JSON: {error}")))?;
     if let Some(failure) = failure_inside_success(head, &told, &ErrorPointers::default()) {
         return Err(corrected(failure));
     }

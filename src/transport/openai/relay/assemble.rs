@@ -1,143 +1,128 @@
 //! Puts a plain answer together from a stream: for callers that want it whole, of servers that only stop at once for a stream.
-//! Texts grow, parts of tool calls find each other by their place, and what a server adds of its own is kept.
+//! Texts grow, parts of tool calls find each other by their place, and what a server adds of its own is kept, all as it was written.
 
-use serde_json::{Map, Value, json};
+use serde_json::Error;
+
+use super::grown::{Grown, Members, Part};
+use crate::model::written_json::members_of;
+
+/// What stands first in an answer, in this order.
+const HEAD: [&str; 3] = ["id", "created", "model"];
 
 /// A plain answer that is growing.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
-    answer: Map<String, Value>,
-    choices: Vec<Map<String, Value>>,
-    usage: Option<Value>,
+    answer: Members,
+    choices: Vec<Choice>,
+}
+
+/// One of its choices.
+#[derive(Debug)]
+struct Choice {
+    index: u64,
+    message: Members,
+    beside: Members,
 }
 
 impl Assembly {
     /// Takes the next frame.
-    pub(super) fn take(&mut self, frame: Value) {
-        let Value::Object(frame) = frame else { return };
-        for (key, value) in frame {
-            match (key.as_str(), value) {
-                (_, Value::Null) => {}
-                ("choices", Value::Array(choices)) => choices.into_iter().for_each(|choice| self.take_choice(choice)),
-                ("usage", usage) => self.usage = Some(usage),
-                ("object", _) => {}
-                (_, value) => {
-                    self.answer.insert(key, value);
-                }
+    pub(super) fn take(&mut self, frame: &str) -> Result<(), Error> {
+        for (key, value) in members_of(frame)? {
+            match (key.as_str(), Part::of(value)) {
+                (_, Part::Null) | ("object", _) => {}
+                ("choices", Part::List(choices)) => choices.into_iter().for_each(|choice| self.take_choice(choice)),
+                _ => self.answer.put(key, Grown::written(value)),
             }
         }
+        Ok(())
     }
 
-    /// The answer.
-    pub(super) fn finish(self) -> Value {
-        let Self { mut answer, choices, usage } = self;
-        let mut whole = Map::new();
-        for key in ["id", "created", "model"] {
-            whole.extend(answer.remove(key).map(|value| (key.to_owned(), value)));
-            if key == "id" {
-                whole.insert("object".to_owned(), json!("chat.completion"));
-            }
+    /// The answer; `None` where no frame held one.
+    pub(super) fn finish(self) -> Option<String> {
+        let Self { answer, choices } = self;
+        if choices.is_empty() {
+            return None;
         }
-        whole.insert("choices".to_owned(), choices.into_iter().map(finished_choice).collect());
-        whole.extend(usage.map(|usage| ("usage".to_owned(), usage)));
-        whole.extend(answer);
-        Value::Object(whole)
+        let mut out = "{".to_owned();
+        answer.write(&mut out, |key| key == "id");
+        out.push_str(if out.len() > 1 { "," } else { "" });
+        out.push_str("\"object\":\"chat.completion\"");
+        answer.write(&mut out, |key| key == "created");
+        answer.write(&mut out, |key| key == "model");
+        out.push_str(",\"choices\":[");
+        for (place, choice) in choices.into_iter().enumerate() {
+            out.push_str(if place > 0 { "," } else { "" });
+            choice.write(&mut out);
+        }
+        out.push(']');
+        answer.write(&mut out, |key| key == "usage");
+        answer.write(&mut out, |key| key != "usage" && !HEAD.contains(&key));
+        out.push('}');
+        Some(out)
     }
 
-    fn take_choice(&mut self, choice: Value) {
-        let Value::Object(choice) = choice else { return };
-        let index = choice.get("index").and_then(Value::as_u64).unwrap_or(0);
-        let known = self.choices.iter().position(|known| known.get("index").and_then(Value::as_u64) == Some(index));
+    fn take_choice(&mut self, choice: &str) {
+        let Part::Object(members) = Part::of(choice) else { return };
+        let index = members.iter().find(|(key, _)| key == "index").and_then(|(_, index)| index.parse().ok());
+        let index = index.unwrap_or(0);
+        let known = self.choices.iter().position(|known| known.index == index);
         let place = known.unwrap_or_else(|| {
-            self.choices.push(Map::from_iter([("index".to_owned(), json!(index)), ("message".to_owned(), json!({}))]));
+            self.choices.push(Choice { index, message: Members::default(), beside: Members::default() });
             self.choices.len() - 1
         });
-        let Some(grown) = self.choices.get_mut(place) else { return };
-        for (key, value) in choice {
-            match (key.as_str(), value) {
-                ("index", _) | (_, Value::Null) => {}
-                ("delta", Value::Object(delta)) => {
-                    if let Some(Value::Object(message)) = grown.get_mut("message") {
-                        grow(message, delta);
-                    }
+        if let Some(grown) = self.choices.get_mut(place) {
+            grown.take(members);
+        }
+    }
+}
+
+impl Choice {
+    fn take(&mut self, members: Vec<(String, &str)>) {
+        for (key, value) in members {
+            match (key.as_str(), Part::of(value)) {
+                ("index", _) | (_, Part::Null) => {}
+                ("message", Part::Object(message)) => {
+                    self.message = Members::default();
+                    self.message.grow(message);
                 }
+                ("message", _) => {}
+                ("delta", Part::Object(delta)) => self.message.grow(delta),
                 // Lists of tokens grow, whatever they are called.
-                ("logprobs", Value::Object(more)) => match grown.entry("logprobs").or_insert_with(|| json!({})) {
-                    Value::Object(known) => extend_lists(known, more),
-                    other => *other = Value::Object(more),
+                ("logprobs", Part::Object(more)) => match self.beside.get_mut("logprobs").map(Grown::open) {
+                    Some(Grown::Object(known)) => known.extend_lists(more),
+                    _ => self.beside.put(key, Grown::written(value)),
                 },
-                (_, value) => {
-                    grown.insert(key, value);
-                }
+                _ => self.beside.put(key, Grown::written(value)),
             }
         }
     }
-}
 
-fn finished_choice(mut choice: Map<String, Value>) -> Value {
-    if let Some(Value::Object(message)) = choice.get_mut("message") {
-        message.entry("role").or_insert_with(|| json!("assistant"));
-        message.entry("content").or_insert(Value::Null);
-    }
-    choice.entry("finish_reason").or_insert(Value::Null);
-    Value::Object(choice)
-}
-
-/// Lays a delta over what is there: texts are joined, lists of numbered parts merged, objects grown, the rest replaced.
-fn grow(known: &mut Map<String, Value>, delta: Map<String, Value>) {
-    for (key, more) in delta {
-        let fixed = matches!(key.as_str(), "role" | "id" | "type" | "index" | "name");
-        match (known.get_mut(&key), more) {
-            (_, Value::Null) => {}
-            (Some(Value::String(text)), Value::String(piece)) if !fixed => text.push_str(&piece),
-            (Some(Value::String(text)), Value::String(piece)) if !piece.is_empty() => *text = piece,
-            (Some(Value::String(_)), Value::String(_)) => {}
-            (Some(Value::Array(parts)), Value::Array(pieces)) => grow_list(parts, pieces),
-            (Some(Value::Object(inner)), Value::Object(piece)) => grow(inner, piece),
-            (None, Value::Array(pieces)) => {
-                let mut parts = Vec::new();
-                grow_list(&mut parts, pieces);
-                known.insert(key, Value::Array(parts));
-            }
-            (_, more) => {
-                known.insert(key, more);
-            }
-        }
-    }
-}
-
-/// Parts that are numbered grow at their place; others are new ones.
-fn grow_list(parts: &mut Vec<Value>, pieces: Vec<Value>) {
-    for piece in pieces {
-        let place = |value: &Value| value.get("index").and_then(Value::as_u64);
-        let known = place(&piece).and_then(|index| parts.iter_mut().find(|part| place(part) == Some(index)));
-        match (known, piece) {
-            (Some(Value::Object(part)), Value::Object(piece)) => grow(part, piece),
-            (_, piece) => parts.push(piece),
-        }
-    }
-}
-
-fn extend_lists(known: &mut Map<String, Value>, more: Map<String, Value>) {
-    for (key, value) in more {
-        match (known.get_mut(&key), value) {
-            (Some(Value::Array(items)), Value::Array(new)) => items.extend(new),
-            (_, Value::Null) => {}
-            (_, value) => {
-                known.insert(key, value);
-            }
-        }
+    fn write(self, out: &mut String) {
+        let Self { index, mut message, mut beside } = self;
+        message.put_if_missing("role", "\"assistant\"");
+        message.put_if_missing("content", "null");
+        beside.put_if_missing("finish_reason", "null");
+        out.push_str("{\"index\":");
+        out.push_str(&index.to_string());
+        out.push_str(",\"message\":");
+        Grown::Object(message).write(out);
+        beside.write(out, |_| true);
+        out.push('}');
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    fn assembled(frames: &[Value]) -> Value {
+    fn assembled(frames: &[Value]) -> Option<Value> {
         let mut assembly = Assembly::default();
-        frames.iter().cloned().for_each(|frame| assembly.take(frame));
-        assembly.finish()
+        for frame in frames {
+            assembly.take(&frame.to_string()).unwrap();
+        }
+        assembly.finish().map(|answer| serde_json::from_str(&answer).unwrap())
     }
 
     #[test]
@@ -184,7 +169,7 @@ mod tests {
             "usage": {"prompt_tokens": 3, "completion_tokens": 9},
             "timings": {"x": 1},
         });
-        assert_eq!(assembled(&frames), want);
+        assert_eq!(assembled(&frames), Some(want));
     }
 
     #[test]
@@ -195,13 +180,30 @@ mod tests {
             json!({"choices": [{"index": 0, "delta": {"refusal": " way"}, "finish_reason": "stop"}]}),
             json!([]),
         ];
-        let answer = assembled(&frames);
+        let answer = assembled(&frames).unwrap();
         let choices = answer["choices"].as_array().unwrap();
         assert_eq!(choices[0]["message"]["content"], "bc");
         assert_eq!(
             (&choices[1]["message"]["refusal"], &choices[1]["message"]["content"]),
             (&json!("no way"), &Value::Null)
         );
-        assert_eq!(assembled(&[])["choices"], json!([]));
+        assert_eq!((assembled(&[]), assembled(&[json!({"choices": []})])), (None, None));
+    }
+
+    /// What no value can hold goes on all the same, and as it was written.
+    #[test]
+    fn what_the_model_wrote_is_not_written_anew() {
+        let frames = [
+            r#"{"id":"c","choices":[{"index":0,"delta":{"content":"a\ud83d"},"logprobs":{"content":[{"logprob":-1e999}]}}],"x":12345678901234567890123}"#,
+            r#"{"id":"c","choices":[{"index":0,"delta":{"content":"\ude00"},"logprobs":{"content":[-0]}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"\ud83d"},"finish_reason":"stop"}]}"#,
+        ];
+        let mut assembly = Assembly::default();
+        for frame in frames {
+            assembly.take(frame).unwrap();
+        }
+        let want = r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"content":"a\ud83d\ude00\ud83d","role":"assistant"},"logprobs":{"content":[{"logprob":-1e999},-0]},"finish_reason":"stop"}],"x":12345678901234567890123}"#;
+        assert_eq!(assembly.finish().as_deref(), Some(want));
+        assert!(Assembly::default().take("{").is_err());
     }
 }

@@ -6,12 +6,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::outline::Outline;
 use crate::{
     model::{
         facts::Ending,
+        loose_json,
         reply::{AttemptFailure, Usage},
     },
     runtime::tally::Tally,
@@ -118,6 +119,14 @@ struct Written<'a> {
 
 /// Calls of tools and parts of a text. What is neither counts as one token.
 fn hear_inside(part: &str, tally: &Tally) {
+    let mended = || loose_json::read(part.as_bytes()).map(|value| value.to_string());
+    if !hear_written(part, tally) && !mended().is_ok_and(|part| hear_written(&part, tally)) {
+        tally.heard_beside(1);
+    }
+}
+
+/// False if nothing was heard.
+fn hear_written(part: &str, tally: &Tally) -> bool {
     let list = serde_json::from_str::<Vec<Written<'_>>>(part);
     let list = list.or_else(|_| serde_json::from_str(part).map(|one| vec![one])).unwrap_or_default();
     let mut is_heard = false;
@@ -128,9 +137,7 @@ fn hear_inside(part: &str, tally: &Tally) {
             is_heard |= !text.is_empty();
         }
     }
-    if !is_heard {
-        tally.heard_beside(1);
-    }
+    is_heard
 }
 
 impl FrameReader {
@@ -206,10 +213,10 @@ impl FrameReader {
     }
 
     fn take(&mut self, frame: &Frame<'_>) -> Meaning {
-        let told = frame.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
+        let told = frame.usage.and_then(|usage| loose_json::read(usage.get().as_bytes()).ok());
         if let Some(told) = &told {
             usage::update(&mut self.usage, told);
-            self.total_tokens = told.get("total_tokens").and_then(Value::as_u64).or(self.total_tokens);
+            self.total_tokens = told.get("total_tokens").and_then(usage::tokens).or(self.total_tokens);
         }
         let choices = frame.choices.as_deref().unwrap_or_default();
         let mut meaning = if choices.is_empty() && told.is_some() { Meaning::Usage } else { Meaning::Other };
@@ -242,7 +249,7 @@ impl FrameReader {
         let mut output = false;
         for part in delta.parts().into_iter().flatten().filter(|part| says_something(part.get())) {
             output = true;
-            match text_of(part.get()) {
+            match loose_json::text_of(part.get()) {
                 Some(text) => self.tally.heard(&text),
                 None => hear_inside(part.get(), &self.tally),
             }
@@ -258,7 +265,7 @@ impl FrameReader {
         event: &SseEvent,
         frame: &Frame<'_>,
     ) -> Result<Meaning, AttemptFailure> {
-        let failure = serde_json::from_str::<Value>(&event.data)
+        let failure = loose_json::read(event.data.as_bytes())
             .ok()
             .and_then(|value| failure_inside_success(head, &value, &ErrorPointers::default()));
         failure.map_or_else(|| Ok(self.take(frame)), Err)
@@ -281,12 +288,6 @@ fn is_usual(frame: &Frame<'_>) -> bool {
 
 fn says_something(json: &str) -> bool {
     !matches!(json, "null" | "false" | "\"\"" | "[]" | "{}")
-}
-
-/// The text of a JSON string; `None` for everything else.
-fn text_of(json: &str) -> Option<Cow<'_, str>> {
-    let inside = json.strip_prefix('"')?.strip_suffix('"')?;
-    if inside.contains('\\') { serde_json::from_str(json).ok().map(Cow::Owned) } else { Some(Cow::Borrowed(inside)) }
 }
 
 /// The frame as it goes on: name, id and data as they came, with line feeds.

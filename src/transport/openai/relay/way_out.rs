@@ -136,8 +136,6 @@ impl Frames for Gathering<'_> {
             status: Some(self.head.status),
             ..AttemptFailure::new(Ending::BadReply, message)
         };
-        let frame: Value =
-            serde_json::from_str(&event.data).map_err(|error| bad(format!("a frame is no JSON: {error}")))?;
         if meaning == Meaning::Output {
             self.progress.output_came();
             self.bytes += event.data.len();
@@ -146,16 +144,14 @@ impl Frames for Gathering<'_> {
         if self.bytes > BODY_BYTES_MAX.saturating_mul(4) {
             return Err(bad("the answer is larger than it may be".to_owned()));
         }
-        self.assembly.take(frame);
-        Ok(())
+        self.assembly.take(&event.data).map_err(|error| bad(format!("a frame is no JSON: {error}")))
     }
 
     async fn finish(self) -> Result<(), AttemptFailure> {
-        let answer = self.assembly.finish();
-        if answer.get("choices").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        let Some(answer) = self.assembly.finish() else {
             let bad = AttemptFailure::new(Ending::BadReply, "the stream held no answer");
             return Err(AttemptFailure { status: Some(self.head.status), ..bad });
-        }
-        hand_on(self.relay, RelayPiece::Whole(Bytes::from(answer.to_string()))).await
+        };
+        hand_on(self.relay, RelayPiece::Whole(Bytes::from(answer))).await
     }
 }

@@ -7,6 +7,7 @@ use super::outline::Outline;
 use crate::{
     model::{
         facts::Ending,
+        loose_json,
         reply::{AttemptFailure, Usage},
     },
     runtime::{relay::RelayKind, tally::Tally},
@@ -41,11 +42,17 @@ pub(super) fn look(
         ..AttemptFailure::new(Ending::BadReply, message)
     };
     let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
-    let seen = serde_json::from_slice::<Outline<'_, &RawValue>>(body)
-        .map_err(|error| bad(format!("the answer is no JSON object: {error}")))?;
+    let no_object = |error: serde_json::Error| bad(format!("the answer is no JSON object: {error}"));
+    let mended;
+    let seen = if let Ok(seen) = serde_json::from_slice::<Outline<'_, &RawValue>>(body) {
+        seen
+    } else {
+        // What stands twice in it, or what no text can hold, is the caller's to judge: the bytes go on as they are.
+        mended = loose_json::read(body).map_err(no_object)?.to_string();
+        serde_json::from_str(&mended).map_err(no_object)?
+    };
     if seen.doubtful().any(|part| part.get() != "null") {
-        let value: Value =
-            serde_json::from_slice(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
+        let value = loose_json::read(body).map_err(no_object)?;
         if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
             return Err(failure);
         }
@@ -54,7 +61,7 @@ pub(super) fn look(
         RelayKind::Chat => (seen.choices, "choice"),
         RelayKind::Embeddings => (seen.data, "embedding"),
     };
-    let told = seen.usage.and_then(|usage| serde_json::from_str::<Value>(usage.get()).ok());
+    let told = seen.usage.and_then(|usage| loose_json::read(usage.get().as_bytes()).ok());
     let usage = told.as_ref().and_then(usage::told).filter(is_told);
     let Some(promised) = promised.filter(|list| list.get().starts_with('[') && !is_empty_list(list.get())) else {
         return Err(AttemptFailure { usage, ..bad(format!("the answer holds no {name}")) });
@@ -65,7 +72,7 @@ pub(super) fn look(
     };
     let usage = match usage {
         Some(usage) => usage,
-        None => estimate(kind, head, body, told.as_ref(), counting)?,
+        None => estimate(kind, (head, body, promised.get()), told.as_ref(), counting),
     };
     if is_no_draft(finish_reason.as_deref()) && says_nothing(head, body) {
         return Err(no_draft(head.status));
@@ -78,29 +85,38 @@ fn is_empty_list(list: &str) -> bool {
 }
 
 fn first_reason(choices: &str) -> Option<String> {
-    let choices: Vec<Choice> = serde_json::from_str(choices).ok()?;
-    choices.into_iter().next()?.finish_reason
+    if let Ok(choices) = serde_json::from_str::<Vec<Choice>>(choices) {
+        return choices.into_iter().next()?.finish_reason;
+    }
+    let choices = loose_json::read(choices.as_bytes()).ok()?;
+    choices.pointer("/0/finish_reason")?.as_str().map(str::to_owned)
 }
 
 fn says_nothing(head: AnswerHead, body: &[u8]) -> bool {
     Completion::read(head, body, &Tally::default()).is_ok_and(|completion| completion.text.is_empty())
 }
 
+/// What an answer used that does not say so. That it cannot be counted is no fault of the answer: then its bytes are.
 fn estimate(
     kind: RelayKind,
-    head: AnswerHead,
-    body: &[u8],
+    (head, body, promised): (AnswerHead, &[u8], &str),
     told: Option<&Value>,
     (tally, prompt_tokens): (&Tally, impl FnOnce() -> u64),
-) -> Result<Usage, AttemptFailure> {
+) -> Usage {
     match kind {
-        RelayKind::Chat => Ok(Completion::read(head, body, tally)?.usage_or_estimate(tally, prompt_tokens())),
+        RelayKind::Chat => {
+            if let Ok(completion) = Completion::read(head, body, tally) {
+                return completion.usage_or_estimate(tally, prompt_tokens());
+            }
+            tally.heard(promised);
+            tally.estimate(prompt_tokens, 1)
+        }
         // All tokens of an embedding are its prompt's.
         RelayKind::Embeddings => {
             let told =
-                told.and_then(|usage| usage.get("total_tokens")).and_then(Value::as_u64).filter(|told| *told > 0);
+                told.and_then(|usage| usage.get("total_tokens")).and_then(usage::tokens).filter(|told| *told > 0);
             let counted = || tally.estimate(prompt_tokens, 0);
-            Ok(told.map_or_else(counted, |prompt_tokens| Usage { prompt_tokens, ..Usage::default() }))
+            told.map_or_else(counted, |prompt_tokens| Usage { prompt_tokens, ..Usage::default() })
         }
     }
 }
@@ -146,6 +162,12 @@ mod tests {
                 r#"{"choices":[{"finish_reason":"stop","message":{"content":"abcdefgh"}}],"usage":{"prompt_tokens":0,"completion_tokens":0,"total_tokens":9}}"#,
                 seen(usage(7, 2, true), Some("stop")),
             ),
+            // No model can have used so many.
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"finish_reason":"stop","message":{"content":"abcdefgh"}}],"usage":{"total_tokens":18446744073709551615}}"#,
+                seen(usage(7, 2, true), Some("stop")),
+            ),
             (
                 RelayKind::Embeddings,
                 r#"{"data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":0,"total_tokens":4}}"#,
@@ -170,8 +192,50 @@ mod tests {
             ),
             (RelayKind::Embeddings, r#"{"data":[{"embedding":"AAA="}]}"#, seen(usage(7, 0, true), None)),
             (RelayKind::Embeddings, r#"{"choices":[{}]}"#, Err(Ending::BadReply)),
+            (RelayKind::Chat, r#"{"choices":[{"message":{"content":"a"}}],}"#, Err(Ending::BadReply)),
+            (RelayKind::Chat, r#"{"choices":[{"message":{"content":NaN}}]}"#, Err(Ending::BadReply)),
         ] {
             assert_eq!(looked(kind, body), want, "{body}");
         }
+    }
+
+    /// Nothing that is only looked at to count spoils an answer that was paid for.
+    #[test]
+    fn what_no_value_can_hold_is_an_answer_all_the_same() {
+        let deep = format!("{}1{}", "[".repeat(300), "]".repeat(300));
+        for part in
+            ["\"x\":\"\\ud83d\"", "\"x\":1e999", "\"\\ud83d\":1", "\"index\":0,\"index\":0", &format!("\"x\":{deep}")]
+        {
+            let text = "abcdefgh";
+            let inside =
+                format!(r#"{{"choices":[{{"finish_reason":"stop","message":{{"content":"{text}",{part}}}}}]}}"#);
+            let beside =
+                format!(r#"{{{part},"choices":[{{"finish_reason":"stop","message":{{"content":"{text}"}}}}]}}"#);
+            let typed = format!(
+                r#"{{{part},"type":"x","choices":[{{"finish_reason":"stop","message":{{"content":"{text}"}}}}]}}"#
+            );
+            for body in [inside, beside, typed] {
+                let seen = looked(RelayKind::Chat, &body).unwrap();
+                let used = (seen.usage.prompt_tokens, seen.usage.output_tokens, seen.usage.estimated);
+                assert_eq!((used, seen.finish_reason.as_deref()), ((7, 2, true), Some("stop")), "{body:.200}");
+            }
+            let told = format!(
+                r#"{{"choices":[{{"finish_reason":"stop"}}],"usage":{{"prompt_tokens":3,"completion_tokens":2,{part}}}}}"#
+            );
+            let seen = looked(RelayKind::Chat, &told).unwrap();
+            assert_eq!((seen.usage.prompt_tokens, seen.usage.estimated), (3, false), "{told:.200}");
+        }
+        for body in [
+            r#"{"choices":[{"finish_reason":"load","message":{"content":"","x":"\ud83d"}}]}"#,
+            r#"{"usage":null,"usage":null,"choices":[{"finish_reason":"load","message":{"content":""}}]}"#,
+        ] {
+            assert_eq!(looked(RelayKind::Chat, body), Err(Ending::NoDraft), "{body}");
+        }
+        assert_eq!(looked(RelayKind::Chat, r#"{"error":{"code":429,"message":"\ud83d"}}"#), Err(Ending::status(429)));
+        // An answer of another shape is counted by its bytes.
+        let seen = looked(RelayKind::Chat, &format!(r#"{{"choices":[{{"said":"{}"}}]}}"#, "a".repeat(400))).unwrap();
+        assert!((100..=110).contains(&seen.usage.output_tokens), "{seen:?}");
+        let vectors = r#"{"data":[{"embedding":[1e999,-0,0.1]}],"usage":{"prompt_tokens":4,"x":1e999}}"#;
+        assert_eq!(looked(RelayKind::Embeddings, vectors).unwrap().usage.prompt_tokens, 4);
     }
 }

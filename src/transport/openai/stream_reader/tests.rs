@@ -38,6 +38,24 @@ fn content(text: &str) -> Value {
     json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": null}]})
 }
 
+/// Frames with these members of a delta, as they are written, and an end.
+fn raw(deltas: &[&str]) -> Vec<u8> {
+    let frame = |delta: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{{delta}}}}}]}}\n\n");
+    let stop = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    deltas.iter().map(|delta| frame(delta)).chain([stop.to_owned()]).collect::<String>().into_bytes()
+}
+
+/// Half a character at the very end has nothing to wait for.
+#[test]
+fn a_lone_half_at_the_end_is_told() {
+    let (_, completion) = read_whole(&raw(&[r#""content":"a\ud83d""#]));
+    assert_eq!(completion.unwrap().text, "a\u{fffd}");
+    let beside = raw(&[r#""content":"a""#, r#""reasoning_content":"\ud83d""#]);
+    assert_eq!(read_whole(&beside).1.unwrap().text, "a");
+    let typed = b"data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"a\\ud83d\"}}\n\ndata: {\"type\":\"message_stop\"}\n\n";
+    assert_eq!(read_whole(typed).1.unwrap().text, "a\u{fffd}");
+}
+
 #[test]
 fn ends_of_a_stream() {
     let stop = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
@@ -54,6 +72,9 @@ fn ends_of_a_stream() {
         (vec![], "", Err(Ending::StreamCut)),
         (frames(&[content("a"), json!({"error": {"code": 429}})]), "a", Err(Ending::status(429))),
         (frames(&[content("a"), json!({"choices": [], "error": {"message": "x"}})]), "a", Err(Ending::status(502))),
+        // Halves of a character in two frames are one; a number that no value can hold is nobody's business.
+        (raw(&[r#""content":"a\ud83d""#, r#""role":"x""#, r#""content":"\ude00""#]), "a😀", Ok("stop")),
+        (raw(&[r#""content":"\ud83d""#, r#""content":"b","x":1e999"#]), "\u{fffd}b", Ok("stop")),
         (b"data: oops\n\n".to_vec(), "", Err(Ending::BadReply)),
         (b"data: {\"choices\": [{\"delta\": {\"content\": \"a\"".to_vec(), "", Err(Ending::StreamCut)),
     ] {

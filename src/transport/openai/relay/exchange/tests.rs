@@ -85,6 +85,33 @@ async fn a_whole_answer_comes_back_byte_for_byte() {
     assert!(sent.ends_with(r#"{"model":"qwen","messages":[],"seed":123456789012345678901,"zeta":[1.0]}"#), "{sent}");
 }
 
+/// The gateway passes on what the model wrote, also what no value of ours could hold; counting it spoils nothing.
+#[tokio::test]
+async fn what_no_value_can_hold_goes_through() {
+    let half = |inside: &str| {
+        format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{inside}\"}},\"x\":-1e999}}]}}\n\n")
+    };
+    let frames =
+        [half("abcdefg\\ud83d"), half("\\ude00"), half("\\ud83d"), STOP.to_owned(), DONE_MARK.to_owned()].concat();
+    for (form, want) in [
+        (STREAM, frames.as_str()),
+        (
+            RelayForm::Whole,
+            r#"{"object":"chat.completion","choices":[{"index":0,"message":{"content":"abcdefg\ud83d\ude00\ud83d","role":"assistant"},"x":-1e999,"finish_reason":"stop"}]}"#,
+        ),
+    ] {
+        let server = FakeServer::start(vec![stream(&frames)]).await;
+        let done = relayed(&agent(&server, StreamUpstream::Always), RelayKind::Chat, form, "{}").await;
+        let reply = done.ended.unwrap();
+        assert_eq!(done.text, want);
+        assert_eq!((reply.finish_reason.as_deref(), reply.usage.unwrap().output_tokens), (Some("stop"), 4), "{form:?}");
+    }
+    let body = r#"{"choices":[{"message":{"content":"abcdefgh\ud83d","x":1e999},"finish_reason":"stop"}]}"#;
+    let server = FakeServer::start(vec![json_answer(body)]).await;
+    let done = relayed(&agent(&server, StreamUpstream::AsAsked), RelayKind::Chat, RelayForm::Whole, "{}").await;
+    assert_eq!((done.ended.unwrap().usage.unwrap().output_tokens, done.text.as_str()), (3, body));
+}
+
 #[tokio::test]
 async fn frames_go_on_and_the_usage_only_where_it_was_asked_for() {
     let whole = [ROLE, SAID, STOP, USAGE, DONE_MARK].concat();

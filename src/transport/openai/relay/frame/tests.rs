@@ -1,7 +1,7 @@
 //! Frames by their shape, and the cases of record.
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
