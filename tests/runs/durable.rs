@@ -491,6 +491,39 @@ async fn a_rerun_takes_over_what_came_before_and_may_change_a_prompt() {
     drop(node);
 }
 
+/// What came before is not paid again, whatever it came to: a step that something stood in for, items that a list did without.
+#[tokio::test(start_paused = true)]
+async fn a_rerun_takes_over_what_was_done_instead() {
+    let (backends, clock) = (backends(&Answer::Good), clock());
+    backends[1].now(Answer::status(422));
+    let node = node(FakeJournal::new(ms(1)), clock, &backends).await;
+    let text = workflow(
+        "output = \"steps.d.output\"",
+        "[[step]]\nid = \"a\"\nagent = \"a\"\n\
+         [[step]]\nid = \"b\"\nagent = \"b\"\nin = { a = \"steps.a.output\" }\non = { error = \"default\" }\ndefault = { x = 1 }\n\
+         [[step]]\nid = \"s\"\nagent = \"b\"\nneeds = [\"a\"]\noptional = true\n\
+         [[step]]\nid = \"c\"\nagent = \"c\"\nin = { b = \"steps.b.output\" }\nneeds = [\"s\"]\n\
+         [[step]]\nid = \"d\"\nagent = \"d\"\nin = { c = \"steps.c.output\" }\n",
+    );
+    let run = node.accept(&text).await;
+    let record = end(&run).await;
+    assert_eq!((record.status, record.degraded.len()), (RunStatus::CompletedDegraded, 2), "{record:?}");
+    let counts = || backends.iter().map(|backend| backend.count()).collect::<Vec<_>>();
+    assert_eq!(counts(), [1, 2, 1, 1]);
+    let old = node.journal.accepted(run.id());
+    let rerun = node.runtime.rerun(&old, &record, "c", BTreeMap::new(), RunOwner::default(), None).await.unwrap();
+    let done = rerun.handle.unwrap().finished().await;
+    assert_eq!(counts(), [1, 2, 2, 2], "only c and what depends on it");
+    assert_eq!((done.status, &done.degraded), (RunStatus::CompletedDegraded, &record.degraded));
+    let output = |record: &RunRecord, id: &str| record.steps.iter().find(|step| step.id == id).unwrap().output.clone();
+    assert_eq!(output(&done, "b"), output(&record, "b"));
+    // A repair is there for just that.
+    backends[1].now(Answer::Good);
+    let repaired = node.runtime.repair(&old, &record, RunOwner::default(), None).await.unwrap();
+    assert_eq!(repaired.handle.unwrap().finished().await.status, RunStatus::Completed);
+    assert_eq!(counts(), [1, 4, 3, 3]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn whose_a_run_is_travels_with_every_call() {
     let backends = backends(&Answer::Good);
