@@ -15,10 +15,10 @@ async function ask(url, options = {}, tries = 60) {
 }
 
 function show({ id, type, step, data }) {
-  if (step && said[type]) at("steps").appendChild(document.createElement("li")).textContent = `${step}: ${said[type]}`;
+  const line = `${step}: ${data?.status === "failed" ? "실패" : said[type]}`;
+  if (step && said[type]) at("steps").appendChild(document.createElement("li")).textContent = line;
   at("problem").textContent = data?.error?.user_message ?? data?.user_message ?? at("problem").textContent;
-  Object.assign(at("status"), { textContent: type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})` }).dataset.last = id;
-  return id;
+  return (Object.assign(at("status"), { textContent: type === "run.finished" ? "끝났습니다." : `진행 중입니다. (${id})` }).dataset.last = id);
 }
 
 // Shows the events after the last one. A stream that is cut leaves `run` where it was: the next call goes on there. A token is good for 15 minutes, so each call has its own.

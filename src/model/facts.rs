@@ -74,6 +74,9 @@ pub enum Ending {
     Internal,
 }
 
+/// No quota that is told comes back later than this: a month.
+pub const QUOTA_RESET_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
+
 /// When a spent quota comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -82,6 +85,15 @@ pub enum QuotaReset {
     Unknown,
     /// After this time.
     In(Duration),
+}
+
+impl QuotaReset {
+    /// What a server said of it. Quotas are counted by the day or month: whatever lies further ahead is a slip of whoever said it (a date in
+    /// place of seconds, say), and must not shut a key out for years.
+    #[must_use]
+    pub fn told(wait: Option<Duration>) -> Self {
+        wait.filter(|wait| !wait.is_zero() && *wait <= QUOTA_RESET_MAX).map_or(Self::Unknown, Self::In)
+    }
 }
 
 impl Ending {

@@ -140,7 +140,7 @@ pub fn with_far_reset(ending: Ending, retry_after: Option<Duration>, retry_wait_
             retryable,
             content_filter,
             context_too_long,
-            quota_spent: Some(QuotaReset::In(wait)),
+            quota_spent: Some(QuotaReset::told(Some(wait))),
         },
         (ending, _) => ending,
     }
@@ -230,6 +230,15 @@ mod tests {
             let ending = with_far_reset(status(429, None), wait.map(seconds), seconds(10));
             let act = judge(&ending, Keyed::Yes).key_act;
             assert_eq!(matches!(act, KeyAct::Cool(_)), spent, "{wait:?}");
+        }
+        // Whoever names a year means something else: a date, a slip. It is stayed away from as if nothing was named.
+        for (wait, reset) in [
+            (31 * 86_400, QuotaReset::In(seconds(31 * 86_400))),
+            (31 * 86_400 + 1, QuotaReset::Unknown),
+            (1 << 60, QuotaReset::Unknown),
+        ] {
+            let ending = with_far_reset(status(429, None), Some(seconds(wait)), seconds(10));
+            assert_eq!(judge(&ending, Keyed::Yes).key_act, KeyAct::Cool(reset), "{wait}");
         }
         let other = with_far_reset(status(503, None), Some(seconds(900)), seconds(10));
         assert_eq!(judge(&other, Keyed::Yes).key_act, KeyAct::None);

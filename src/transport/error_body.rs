@@ -153,7 +153,7 @@ impl Said {
         let meaning = error_code::meaning(status, &words, &message);
         // Both were meant as "not before": the later one keeps both.
         let retry_after = self.retry_after.max(head.retry_after);
-        let reset = retry_after.filter(|wait| !wait.is_zero()).map_or(QuotaReset::Unknown, QuotaReset::In);
+        let reset = QuotaReset::told(retry_after);
         let ending = Ending::Status {
             status,
             retryable: self.retryable,

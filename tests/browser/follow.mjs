@@ -140,7 +140,7 @@ try {
     const text = await (await fetch(`${base}/v1/runs/${run_id}/events`, { headers })).text();
     const events = [...text.matchAll(/^data: ?(.*)$/gm)].map(([, json]) => JSON.parse(json)).filter((event) => event.id);
     const said = { "step.started": "시작", "step.retried": "다시 시도", "step.refused": "대기", "step.degraded": "대체", "step.skipped": "건너뜀", "step.finished": "완료" };
-    const wanted = events.filter((event) => event.step && said[event.type]).map((event) => `${event.step}: ${said[event.type]}`);
+    const wanted = events.filter((event) => event.step && said[event.type]).map((event) => `${event.step}: ${event.data.status === "failed" ? "실패" : said[event.type]}`);
     assert.deepEqual(await page.locator("#steps li").allTextContents(), wanted);
     assert.equal(last, events.length);
   }

@@ -128,8 +128,9 @@ async fn read_part(
             return Err(Failure::invalid(format!("more files than limits.input_files_max = {max}")));
         }
         let owner = form.owner.as_ref().unwrap_or(caller);
-        let file = take_file(owner, store, &name, field).await?;
-        form.files.push(FormFile { part, file });
+        if let Some(file) = take_file(owner, store, &name, field).await? {
+            form.files.push(FormFile { part, file });
+        }
     } else {
         if part == REQUEST_PART && form.fields.iter().any(|(known, _)| *known == part) {
             return Err(Failure::invalid(format!("{part} is given twice")));
@@ -173,17 +174,26 @@ fn owner_named(caller: &Caller, form: &Form, tenant: Option<String>) -> Result<O
     Ok(Some(owner))
 }
 
+/// `None` for a part without a name and without a byte: what a browser sends for a field in which nobody chose a file.
 async fn take_file(
     caller: &Caller,
     store: &Arc<FileStore>,
     name: &str,
     mut field: Field<'_>,
-) -> Result<StoredFile, Failure> {
-    let mut upload = store.upload(caller.tenant.clone(), name).await?;
-    while let Some(piece) = next_chunk(&mut field).await? {
-        upload.write(&piece).await?;
+) -> Result<Option<StoredFile>, Failure> {
+    let mut next = next_chunk(&mut field).await?;
+    while next.as_ref().is_some_and(|piece| piece.is_empty()) {
+        next = next_chunk(&mut field).await?;
     }
-    Ok(upload.finish().await?)
+    if name.is_empty() && next.is_none() {
+        return Ok(None);
+    }
+    let mut upload = store.upload(caller.tenant.clone(), name).await?;
+    while let Some(piece) = next {
+        upload.write(&piece).await?;
+        next = next_chunk(&mut field).await?;
+    }
+    Ok(Some(upload.finish().await?))
 }
 
 /// The fields of a form are together no more than a body without a form could be, and each of them no more than its input may be.

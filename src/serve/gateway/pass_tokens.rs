@@ -12,7 +12,10 @@ use serde_json::Value;
 use crate::{
     model::{raw_object::RawObject, reply::Usage},
     runtime::{ports::Asked, relay::RelayKind},
-    transport::usage,
+    transport::{
+        openai::estimate::{ANSWER_COUNTS, OUTPUT_BOUNDS},
+        usage,
+    },
 };
 
 /// So much of the end of an answer is looked at: usage stands last in all forms that tell it.
@@ -55,7 +58,7 @@ fn restated(kind: RelayKind, object: RawObject) -> Option<RawObject> {
         (false, _) => {
             let told = |name| object.get(name).map(|text| (name, text));
             let mut bounds: Vec<(&str, &str)> =
-                ["max_tokens", "max_completion_tokens", "n", "best_of"].into_iter().filter_map(told).collect();
+                OUTPUT_BOUNDS.into_iter().chain(ANSWER_COUNTS).filter_map(told).collect();
             if let Some(max) = max.filter(|_| object.get("max_tokens").is_none()) {
                 bounds.push(("max_tokens", max));
             }

@@ -189,8 +189,14 @@ async fn a_form_asks_for_a_run_with_its_files() {
     let world = World::usual().await;
     // Larger than what a framework takes of a form by itself.
     let photo = "p".repeat(3 * 1024 * 1024);
-    let parts =
-        [("name=\"workflow\"", "one"), ("name=\"photos\"; filename=\"a.txt\"", &photo), ("name=\"text\"", "바다")];
+    // Nobody chose a file in two more fields of the page.
+    let parts = [
+        ("name=\"workflow\"", "one"),
+        ("name=\"photos\"; filename=\"a.txt\"", &photo),
+        ("name=\"photos\"; filename=\"\"", ""),
+        ("name=\"other\"; filename=\"\"", ""),
+        ("name=\"text\"", "바다"),
+    ];
     let mut ids = Vec::new();
     for (boundary, replayed) in [("one", false), ("two", true)] {
         let (body, kind) = form(boundary, &parts);
@@ -202,6 +208,7 @@ async fn a_form_asks_for_a_run_with_its_files() {
     assert_eq!(ids[0], ids[1], "the same form under another boundary");
     let ended = world.ask("GET", &format!("/v1/runs/{}/result?wait=30", ids[0]), &[ANN], "").await.is(200).json();
     let file = &ended["output"]["photos"][0];
+    assert_eq!(ended["output"]["photos"].as_array().map(Vec::len), Some(1), "{ended:#}");
     assert_eq!((&file["name"], &file["bytes"]), (&"a.txt".into(), &photo.len().into()), "{ended:#}");
     let path = format!("/v1/files/{}", file["file_id"].as_str().unwrap());
     assert_eq!(world.ask("GET", &path, &[ANN], "").await.is(200).text.len(), photo.len());

@@ -58,6 +58,12 @@ pub(in crate::transport) fn of_asked(
     Some(counting.estimate(&agent.settings.model, output_max_of(agent, asked)))
 }
 
+/// The names under which servers take the longest answer.
+pub(crate) const OUTPUT_BOUNDS: [&str; 3] = ["max_tokens", "max_completion_tokens", "n_predict"];
+
+/// The names under which they take how many answers are made at once.
+pub(crate) const ANSWER_COUNTS: [&str; 3] = ["n", "best_of", "n_cmpl"];
+
 /// The longest answer to what an agent is asked, where request or agent say so.
 pub(in crate::transport) fn output_max_of(agent: &CheckedSettings, asked: &Asked) -> Option<u64> {
     match &asked.relay {
@@ -73,11 +79,11 @@ fn output_max_of_body(kind: RelayKind, body: &RawObject) -> Option<u64> {
     }
 }
 
-/// The longest answer that a request allows, all of its choices together. Servers differ in which of two bounds they look at, so the larger
-/// one counts; `usual` holds where there is none.
+/// The longest answer that a request allows, all of its choices together. Servers differ in which of these bounds they look at (llama.cpp
+/// takes its own `n_predict` before the others), so the largest one counts; `usual` holds where there is none.
 fn output_max(number: impl Fn(&str) -> Option<u64>, usual: Option<u64>) -> Option<u64> {
-    let told = number("max_completion_tokens").max(number("max_tokens")).or(usual)?;
-    let answers = number("n").max(number("best_of")).unwrap_or(1).max(1);
+    let told = OUTPUT_BOUNDS.iter().filter_map(|name| number(name)).max().or(usual)?;
+    let answers = ANSWER_COUNTS.iter().filter_map(|name| number(name)).max().unwrap_or(1).max(1);
     Some(told.saturating_mul(answers))
 }
 
@@ -265,6 +271,12 @@ mod tests {
             ),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": 50, "max_completion_tokens": 70}), (0, Some(70))),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": 50, "max_completion_tokens": 7}), (0, Some(50))),
+            (RelayKind::Chat, json!({"messages": [], "n_predict": 90}), (0, Some(90))),
+            (
+                RelayKind::Chat,
+                json!({"messages": [], "max_tokens": 1, "n_predict": 90, "n": 2, "n_cmpl": 3}),
+                (0, Some(270)),
+            ),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": 4_000.0}), (0, Some(4_000))),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": 4e3, "n": 2.0}), (0, Some(8_000))),
             (RelayKind::Chat, json!({"messages": [], "max_tokens": "4000", "best_of": 3}), (0, Some(12_000))),
