@@ -160,7 +160,7 @@ pub(super) struct InitArgs {
     /// Where to write watertight.toml and, if there is none, workflow.toml
     #[arg(value_name = "FOLDER", default_value = ".")]
     pub(super) folder: PathBuf,
-    /// An OpenAI-compatible server, or an Ollama, to use instead of looking for one on this machine
+    /// An OpenAI-compatible server (its address up to /v1), or an Ollama, to use instead of looking for one on this machine
     #[arg(long, value_name = "URL")]
     pub(super) server: Option<String>,
     /// Look for no server: agents compute inside the program
@@ -169,6 +169,9 @@ pub(super) struct InitArgs {
     /// Overwrite files that are there
     #[arg(long)]
     pub(super) force: bool,
+    /// Print what was found and written as one JSON object
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -268,6 +271,9 @@ pub(super) struct KeyNewArgs {
     /// The key of an operator: it sees all tenants and may act on agents
     #[arg(long)]
     pub(super) operator: bool,
+    /// Print the key and what the configuration gets as one JSON object, and nothing beside it
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Where to listen, as it is typed.

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::{
     args::CheckArgs,
     assemble::{Backends, bare, further_of},
-    exit::Stop,
+    exit::{Stop, in_json},
     faults::Faults,
     input::parse_json,
     project::{Project, Purpose},
@@ -38,14 +38,7 @@ use crate::{
 
 /// Checks.
 pub(super) async fn check(args: CheckArgs) -> Result<(), Stop> {
-    let json = args.json;
-    let result = check_once(args).await;
-    if let Err(stop @ Stop::Usage(_)) = &result
-        && json
-    {
-        print(&format!("{}\n", stop.envelope().to_wire()))?;
-    }
-    result
+    in_json(args.json, check_once(args).await)
 }
 
 async fn check_once(args: CheckArgs) -> Result<(), Stop> {

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use super::run_command::print;
 use crate::model::envelope::{Envelope, ErrorCode};
 
 /// Why the program ends other than well.
@@ -41,4 +42,12 @@ impl Stop {
     pub(super) fn envelope(&self) -> Envelope {
         Envelope::new(ErrorCode::InvalidRequest, self.to_string())
     }
+}
+
+/// The same result; where a program reads along (`json`), a usage error is told to it as an envelope too.
+pub(super) fn in_json(json: bool, result: Result<(), Stop>) -> Result<(), Stop> {
+    if let (true, Err(stop @ Stop::Usage(_))) = (json, &result) {
+        print(&format!("{}\n", stop.envelope().to_wire()))?;
+    }
+    result
 }

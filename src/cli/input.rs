@@ -42,6 +42,9 @@ pub(super) fn read(
     if let Some(folder) = folder {
         read_folder(workflow, folder, limits, &mut input)?;
     }
+    if let Some(rule) = PlaceSharing::misspelt(workflow, &input) {
+        return Err(Stop::Usage(rule));
+    }
     places.bind(workflow, &mut input);
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     let no_files = |name: &str, kind| kind == InputKind::Files && input.get(name).is_some_and(is_empty);

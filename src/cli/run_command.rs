@@ -9,7 +9,7 @@ use super::{
     assemble,
     call_log_file::CallLogFile,
     deferral,
-    exit::Stop,
+    exit::{Stop, in_json},
     input,
     progress::Progress,
     project::{Project, Purpose},
@@ -33,14 +33,7 @@ const INTERRUPT_GRACE: Duration = Duration::from_millis(700);
 
 /// Runs.
 pub(super) async fn run(args: RunArgs) -> Result<(), Stop> {
-    let json = args.json;
-    let result = run_once(args).await;
-    if let Err(stop @ Stop::Usage(_)) = &result
-        && json
-    {
-        print(&format!("{}\n", stop.envelope().to_wire()))?;
-    }
-    result
+    in_json(args.json, run_once(args).await)
 }
 
 async fn run_once(args: RunArgs) -> Result<(), Stop> {

@@ -22,7 +22,7 @@ use super::{
     project::{Project, Purpose},
     reloading::{self, Reasons, Reloading},
     say::say,
-    serve_end::{Ended, Leaving, end},
+    serve_end::{Ended, Instead, Leaving, end},
     serve_start::{Starting, start},
     storage::{self, journal_settings, listener_settings},
     told_to_stop::{outlive_file_size_limit, told_to_stop},
@@ -35,6 +35,7 @@ use crate::{
         gateway::door::{self, GatewayDoor},
         handover::{
             offer::Handover,
+            successor::{GivenBack, Hung, Lost, Patience},
             take::{Farewell, take_over},
         },
         health::BEAT,
@@ -61,9 +62,12 @@ pub(super) async fn serve(args: ServeArgs) -> Result<(), Stop> {
     let page = metrics::install().map_err(Stop::usage)?;
     let mut kept = None;
     while let Some(again) = serve_once(&args, page.clone(), kept.take()).await? {
-        say(
-            "watertight: the successor is gone before it served: this process goes on (why it went, its own messages say)",
-        );
+        let why = match again.hung.as_ref().map(Hung::why) {
+            None => "is gone before it served",
+            Some(Lost::Silent) => "hangs: nothing was heard of it for serve.handover_silence_max",
+            Some(Lost::TooSlow) => "does not serve within serve.handover_start_max and is told to end",
+        };
+        say(&format!("watertight: the successor {why}: this process goes on (why, the successor's own messages say)"));
         kept = Some(again);
     }
     Ok(())
@@ -75,6 +79,8 @@ struct Kept {
     socket: OwnedFd,
     /// As it was read when the process began to serve.
     project: Project,
+    /// The successor that has lost the service, unless it is known to be gone.
+    hung: Option<Hung>,
 }
 
 /// The project as it lies there. Whoever has served with it before goes on with that where it cannot be used now: it may have been written
@@ -95,7 +101,8 @@ fn read_project(args: &ServeArgs, before: Option<Project>) -> Result<(Project, V
 /// Serves until it is told to stop or somebody else serves; otherwise tells what to go on with.
 async fn serve_once(args: &ServeArgs, page: MetricsPage, kept: Option<Kept>) -> Result<Option<Kept>, Stop> {
     let mut reasons = Reasons::watch(&args.project).await;
-    let (socket, before) = kept.map_or((None, None), |kept| (Some(kept.socket), Some(kept.project)));
+    let (socket, before, hung) =
+        kept.map_or((None, None, None), |kept| (Some(kept.socket), Some(kept.project), kept.hung));
     let (project, workflows, mut settings) = read_project(args, before)?;
     if let Some(listen) = args.listen {
         settings.serve.listen = listen;
@@ -145,11 +152,12 @@ async fn serve_once(args: &ServeArgs, page: MetricsPage, kept: Option<Kept>) -> 
     let reloading =
         Reloading { args: &args.project, listen, state, gateway: &gateway, address, layers, webhook: webhook.as_ref() };
     let hand = (home, entrance.copy);
-    let ended = serve_until(starting, listening, entrance.farewell, hand, (reloading, reasons, orders)).await?;
+    let others = Others { farewell: entrance.farewell, hung };
+    let ended = serve_until(starting, listening, others, hand, (reloading, reasons, orders)).await?;
     if let Some(log) = log {
         log.close()?;
     }
-    Ok(ended.map(|socket| Kept { socket, project }))
+    Ok(ended.map(|GivenBack { listener, hung }| Kept { socket: listener, project, hung }))
 }
 
 /// Says what is odd about a configuration that holds.
@@ -221,26 +229,70 @@ impl Entrance {
     }
 }
 
-/// Starts what does the work, opens the door to it, and serves until it is told to stop or somebody else takes over. `Some` is the
-/// listening socket, where a successor had it and is gone before it served.
+/// The processes on either side.
+struct Others {
+    /// The predecessor that hands over.
+    farewell: Option<Farewell>,
+    /// The successor that has lost the service to this process.
+    hung: Option<Hung>,
+}
+
+impl Others {
+    /// Waits until this process is not to serve after all: who does. For ever where it is to.
+    fn serve_instead(&self) -> impl Future<Output = Instead> + use<> {
+        let predecessor = self.farewell.as_ref().map(Farewell::lost);
+        let successor = self.hung.as_ref().map(Hung::serves_after_all);
+        async move {
+            tokio::select! {
+                () = or_never(predecessor) => Instead::Predecessor,
+                () = or_never(successor) => Instead::Successor,
+            }
+        }
+    }
+}
+
+async fn or_never(future: Option<impl Future<Output = ()>>) {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Starts what does the work and opens the door to it, unless something comes in between.
+async fn open_door(
+    starting: &Starting<'_>,
+    others: &mut Others,
+    stop: impl Future<Output = ()>,
+) -> Result<Option<Instead>, Stop> {
+    let serve_instead = others.serve_instead();
+    tokio::select! {
+        biased;
+        () = stop => return Ok(Some(Instead::Stopped)),
+        instead = serve_instead => return Ok(Some(instead)),
+        started = start(starting, others.farewell.as_mut(), others.hung.as_ref()) => {
+            starting.state.door.open(Arc::new(started?));
+        }
+        () = keep_up(starting.state) => {}
+    }
+    Ok(None)
+}
+
+/// Opens the door, and serves until it is told to stop or somebody else takes over. `Some` is what was
+/// given back, where a successor took over and did not come to serve.
 async fn serve_until(
     starting: Starting<'_>,
     listening: Listening,
-    mut farewell: Option<Farewell>,
+    mut others: Others,
     (home, copy): (PathBuf, OwnedFd),
     (reloading, mut reasons, mut orders): (Reloading<'_>, Reasons, mpsc::Receiver<Order>),
-) -> Result<Option<OwnedFd>, Stop> {
+) -> Result<Option<GivenBack>, Stop> {
     let state = starting.state;
     let mut stop = Box::pin(told_to_stop());
-    tokio::select! {
-        biased;
-        () = &mut stop => {
-            end(state, listening, Leaving::ForGood).await;
-            return Ok(None);
-        }
-        started = start(&starting, farewell.as_mut()) => state.door.open(Arc::new(started?)),
-        () = keep_up(state) => {}
+    if let Some(instead) = open_door(&starting, &mut others, &mut stop).await? {
+        return instead.end(state, listening).await.map(|()| None);
     }
+    let Others { farewell, hung } = others;
+    drop(hung);
     if let Some(farewell) = farewell {
         farewell.serving().await;
     }
@@ -248,6 +300,8 @@ async fn serve_until(
     let offered = Handover::offer(&home.join(HANDOVER_SOCKET), starting.settings.serve.listen, copy);
     let offer = offered.inspect_err(|error| say(&format!("watertight: warning: no hand-over to a successor: {error}")));
     let offer = offer.ok();
+    let Starting { settings: Settings { serve, .. }, .. } = starting;
+    let patience = Patience { silence_max: serve.handover_silence_max, start_max: serve.handover_start_max };
     // Heard from before the start on: whoever reads that it listens may stop it at once.
     let is_stopped = stop.as_mut().now_or_never().is_some();
     if !is_stopped {
@@ -268,7 +322,7 @@ async fn serve_until(
             (Ended::Done, Some(offer)) => tokio::select! {
                 biased;
                 () = told_to_stop() => None,
-                socket = offer.came_back() => socket,
+                given_back = offer.came_back(patience) => given_back,
             },
             _ => None,
         });

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{say::say, serve_command::keep_up, told_to_stop::told_to_stop};
+use super::{exit::Stop, say::say, serve_command::keep_up, told_to_stop::told_to_stop};
 use crate::serve::{handover::offer::Handover, listener::server::Listening, state::AppState};
 
 /// Connections that were taken in just now have so long to say what they want, and are served like all before them.
@@ -31,6 +31,51 @@ pub(super) async fn end(state: &AppState, listening: Listening, leaving: Leaving
         }
         () = keep_up(state) => Ended::Done,
     }
+}
+
+/// Why this process does not come to serve.
+pub(super) enum Instead {
+    /// It was told to stop.
+    Stopped,
+    /// Its predecessor has taken the service back.
+    Predecessor,
+    /// Its successor woke and had the journal already.
+    Successor,
+}
+
+impl Instead {
+    /// Ends accordingly.
+    pub(super) async fn end(self, state: &AppState, listening: Listening) -> Result<(), Stop> {
+        match self {
+            Self::Stopped => {
+                end(state, listening, Leaving::ForGood).await;
+                Ok(())
+            }
+            Self::Successor => {
+                end_at_once(state, listening).await;
+                say("watertight: the successor serves after all: this process ends");
+                Ok(())
+            }
+            Self::Predecessor => {
+                end_at_once(state, listening).await;
+                Err(Stop::usage(
+                    "the predecessor heard nothing of this process for too long and has taken the service back: this process ends; start it again (serve.handover_silence_max, serve.handover_start_max)",
+                ))
+            }
+        }
+    }
+}
+
+/// Ends at once, because another process serves: whoever waits here is told to come again, and finds that one.
+async fn end_at_once(state: &AppState, mut listening: Listening) {
+    state.ending.leaving.cancel();
+    drop(listening.stop_accepting().await);
+    listening.let_go();
+    state.ending.draining.cancel();
+    state.ending.closing_streams.cancel();
+    state.door.give_up();
+    state.ending.last_words.cancel();
+    listening.close(LAST_WORDS).await;
 }
 
 /// How it ended.
@@ -91,6 +136,7 @@ async fn say_last_words(state: &AppState, after: Duration) {
     if let Some(running) = state.door.now() {
         running.runtime.abort_calls();
     }
+    state.door.give_up();
     state.ending.last_words.cancel();
     std::future::pending::<()>().await;
 }

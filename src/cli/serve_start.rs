@@ -3,6 +3,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,7 +28,7 @@ use crate::{
     serve::{
         agents::acts::restore_modes,
         answer::failure::Failure,
-        handover::take::Farewell,
+        handover::{successor::Hung, take::Farewell},
         metrics,
         operator::dead_letters::restore_letters,
         state::{AppState, Coming, Running},
@@ -38,6 +39,9 @@ use crate::{
 
 /// A journal that another process holds is tried again after so long, so that a stop is heard in between.
 const LOCK_LOOK: Duration = Duration::from_millis(500);
+
+/// A successor that has lost the service has so long to let the journal go by itself.
+const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// What a start needs.
 pub(super) struct Starting<'a> {
@@ -50,7 +54,12 @@ pub(super) struct Starting<'a> {
 }
 
 /// Takes hold of the journal, starts the runtime and goes on with what was not over.
-pub(super) async fn start(starting: &Starting<'_>, farewell: Option<&mut Farewell>) -> Result<Running, Stop> {
+/// `hung` is a successor that has lost the service and may hold the journal still.
+pub(super) async fn start(
+    starting: &Starting<'_>,
+    farewell: Option<&mut Farewell>,
+    hung: Option<&Hung>,
+) -> Result<Running, Stop> {
     let Starting { project, settings, log, state, address, webhook } = *starting;
     let opened = JournalSettings {
         address: Some(format!("http://{}", reachable(address))),
@@ -66,7 +75,7 @@ pub(super) async fn start(starting: &Starting<'_>, farewell: Option<&mut Farewel
             say("watertight: the predecessor still holds the journal");
         }
     }
-    let journal = open_journal(opened, wait).await?;
+    let journal = open_journal(opened, wait, hung).await?;
     let journal = journal.map_err(|error| Stop::Usage(storage::unopened(&shown, &error)))?;
     let logs = CallLogs { ledger: journal.usage_log(settings.spending.currency.as_deref()), file: log.map(Arc::clone) };
     let files = Arc::new(FileStore::new(Arc::clone(&journal), file_settings(settings)));
@@ -104,16 +113,19 @@ pub(super) async fn start(starting: &Starting<'_>, farewell: Option<&mut Farewel
     Ok(running)
 }
 
-/// Opens the journal once whoever holds it lets it go, within `wait`.
+/// Opens the journal once whoever holds it lets it go, within `wait`. A successor that hangs and holds it does not: it is killed.
 async fn open_journal(
     settings: JournalSettings,
     wait: Duration,
+    hung: Option<&Hung>,
 ) -> Result<Result<Arc<SqliteJournal>, JournalError>, Stop> {
-    let until = Instant::now() + wait;
+    let began = Instant::now();
+    let until = began + wait;
     let mut is_told = false;
+    let mut to_kill = hung;
     loop {
-        let settings = settings.clone();
-        let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(settings, LOCK_LOOK.min(wait)));
+        let opened = settings.clone();
+        let opening = tokio::task::spawn_blocking(move || SqliteJournal::open_after(opened, LOCK_LOOK.min(wait)));
         match opening.await.map_err(Stop::usage)? {
             Err(error @ JournalError::Held(_)) if Instant::now() < until => {
                 if !is_told {
@@ -121,9 +133,32 @@ async fn open_journal(
                     say(&format!("watertight: {error}; waiting for it for {seconds} s (serve.handover_wait)"));
                 }
                 is_told = true;
+                if began.elapsed() >= LETTING_GO.min(wait / 2)
+                    && let Some(hung) = to_kill.take()
+                {
+                    kill_holder(hung, &settings.path);
+                }
             }
             opened => return Ok(opened),
         }
+    }
+}
+
+/// Kills the successor if it is what holds the journal. Nobody could serve before it goes, and stopped as it is it does not hear that it is
+/// to go.
+fn kill_holder(hung: &Hung, journal: &Path) {
+    let holder = SqliteJournal::holder_process_id(journal);
+    if holder.is_none() || holder != hung.process_id() {
+        return;
+    }
+    let who = holder.map(|id| id.to_string()).unwrap_or_default();
+    match hung.kill() {
+        Ok(()) => say(&format!(
+            "watertight: the successor, process {who}, held the journal and did not let it go: it was killed"
+        )),
+        Err(error) => say(&format!(
+            "watertight: the successor, process {who}, holds the journal, does not let it go, and cannot be killed ({error}): kill it"
+        )),
     }
 }
 

@@ -101,6 +101,11 @@ impl SqliteJournal {
         lock::holder_address(path)
     }
 
+    /// The process that holds the journal at `path`, as far as it says. Blocks for a moment.
+    pub fn holder_process_id(path: &Path) -> Option<u32> {
+        lock::holder_process_id(path)
+    }
+
     /// Opens the journal of a process that is about to let it go: waits at most `wait` for it. Blocks.
     pub fn open_after(settings: JournalSettings, wait: Duration) -> Result<Arc<Self>, JournalError> {
         Self::open(JournalSettings { lock_wait: wait, ..settings })

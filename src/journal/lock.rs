@@ -18,6 +18,8 @@ use crate::runtime::journal::JournalError;
 const TRY_EVERY: Duration = Duration::from_millis(20);
 /// Nobody else on this machine reads a journal that is made here.
 const OWNER_ONLY: u32 = 0o600;
+/// What stands before the owner's process id in its record.
+const PROCESS: &str = "pid ";
 /// What stands before the owner's address in its record.
 const ADDRESS: &str = " address ";
 /// Of the owner's record so many bytes are read.
@@ -105,7 +107,7 @@ impl OwnerLock {
         let changed = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let changed = changed.filter(|_| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
         let reached = address.map(|address| format!("{ADDRESS}{address}")).unwrap_or_default();
-        let record = format!("pid {} started_ms {}{reached}\n", std::process::id(), system_ms());
+        let record = format!("{PROCESS}{} started_ms {}{reached}\n", std::process::id(), system_ms());
         file.set_len(0).and_then(|()| file.seek(SeekFrom::Start(0))).map_err(failed)?;
         file.write_all(record.as_bytes()).map_err(failed)?;
         let before_ms = changed.and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
@@ -114,10 +116,21 @@ impl OwnerLock {
     }
 }
 
-/// The address of whoever holds the journal at `journal`, as far as the lock's file tells. Blocks for a moment.
-pub(super) fn holder_address(journal: &Path) -> Option<String> {
+/// The process that holds the journal at `journal`, as far as the lock's file tells. Blocks for a moment.
+pub(super) fn holder_process_id(journal: &Path) -> Option<u32> {
+    let text = record_of(journal)?;
+    text.strip_prefix(PROCESS)?.split(' ').next()?.parse().ok()
+}
+
+fn record_of(journal: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(lock_path(journal)).ok()?.take(OWNER_BYTES_MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The address of whoever holds the journal at `journal`, as far as the lock's file tells. Blocks for a moment.
+pub(super) fn holder_address(journal: &Path) -> Option<String> {
+    let text = record_of(journal)?;
     let (_, address) = text.trim().split_once(ADDRESS)?;
     (!address.is_empty()).then(|| address.to_owned())
 }
@@ -126,7 +139,7 @@ pub(super) fn holder_address(journal: &Path) -> Option<String> {
 fn owner(file: &mut File, journal: &Path) -> String {
     let mut text = String::new();
     let read = file.seek(SeekFrom::Start(0)).and_then(|_| file.take(OWNER_BYTES_MAX).read_to_string(&mut text));
-    let known = read.is_ok() && text.starts_with("pid ");
+    let known = read.is_ok() && text.starts_with(PROCESS);
     let who = if known { text.trim().to_owned() } else { "pid unknown".to_owned() };
     format!("{} belongs to {who}", journal.display())
 }
@@ -167,6 +180,7 @@ mod tests {
                 panic!("twice")
             };
             assert!(told.contains(&format!("pid {}", std::process::id())), "{told}");
+            assert_eq!(holder_process_id(&journal), Some(std::process::id()));
             assert_eq!((holder_address(&journal).as_deref(), told.contains("address http")), (want, want.is_some()));
         }
     }

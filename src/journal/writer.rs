@@ -35,7 +35,9 @@ const GROUP_MAX: usize = 1_024;
 /// The first wait after a refusal of the disk; each further one doubles it.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// No wait is longer.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// While the disk refuses and nothing is kept, it is tried this often whether it still does.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// After so long without work the journal tidies up, and brings the ledger up to date.
 const IDLE: Duration = Duration::from_millis(250);
 /// This part of the file's limit is left to runs that are under way.
@@ -62,6 +64,7 @@ pub(super) struct Writer {
     kept: VecDeque<Box<dyn Work>>,
     retry: Duration,
     retry_at: Option<Instant>,
+    probe_at: Instant,
     /// Held until the connection is closed.
     lock: OwnerLock,
 }
@@ -87,12 +90,14 @@ impl Writer {
             kept: VecDeque::new(),
             retry: RETRY_FIRST,
             retry_at: None,
+            probe_at: Instant::now(),
             lock,
         }
     }
 
     /// Works until it is closed or nobody can send any more.
     pub(super) fn work(mut self, queue: &Receiver<Command>) {
+        self.look_for_room();
         let mut closing = None;
         while closing.is_none() {
             let wait = self.retry_at.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()).min(IDLE));
@@ -181,12 +186,16 @@ impl Writer {
         if let Err(fault) = self.transact(&mut group) {
             return Err((group, fault));
         }
-        self.vitals.succeeded();
-        (self.retry, self.retry_at) = (RETRY_FIRST, None);
+        self.succeeded();
         for work in group {
             self.end(work, Ok(()));
         }
         Ok(())
+    }
+
+    fn succeeded(&mut self) {
+        self.vitals.succeeded();
+        (self.retry, self.retry_at) = (RETRY_FIRST, None);
     }
 
     fn refused(&mut self, group: Vec<Box<dyn Work>>, fault: Fault) {
@@ -223,6 +232,7 @@ impl Writer {
         let result = self.transact_with(group, &usage, &mut unowned);
         if result.is_ok() {
             self.disk.remove(&unowned);
+            self.look_for_room();
         } else {
             self.names.clear();
             self.ledger.give_back(usage);
@@ -241,8 +251,7 @@ impl Writer {
         unowned: &mut Vec<Hash>,
     ) -> Result<(), Fault> {
         self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
-        let is_nearly_full = self.is_nearly_full()?;
-        self.vitals.is_nearly_full.store(is_nearly_full, Ordering::Relaxed);
+        let is_nearly_full = self.vitals.is_nearly_full.load(Ordering::Relaxed);
         let now_ms = (self.settings.now_ms)();
         let (connection, names) = (&self.connection, &mut self.names);
         let mut within = Within { connection, names, now_ms, is_nearly_full, unowned };
@@ -254,14 +263,44 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the file's own limit is so near that only running runs may still write.
-    fn is_nearly_full(&self) -> Result<bool, Fault> {
+    /// Looks whether the file's own limit is so near that only running runs may still write. After everything that takes room or makes it,
+    /// so that whoever asks is not told what was.
+    fn look_for_room(&self) {
         if self.settings.size_max.is_none() {
-            return Ok(false);
+            return;
         }
+        // An error is the file's, and shows wherever it is written.
+        if let Ok((used, max)) = self.pages() {
+            self.vitals.is_nearly_full.store(used > max - max / RESERVE_SHARE, Ordering::Relaxed);
+        }
+    }
+
+    /// Pages in use, and how many there may be.
+    fn pages(&self) -> Result<(i64, i64), Fault> {
         let figure = |name: &str| self.connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-        let (max, used) = (figure("max_page_count")?, figure("page_count")? - figure("freelist_count")?);
-        Ok(used > max - max / RESERVE_SHARE)
+        Ok((figure("page_count")? - figure("freelist_count")?, figure("max_page_count")?))
+    }
+
+    /// While nothing can be written nobody may send anything here that could be: whether it still cannot is found without that.
+    fn probe(&mut self) {
+        let now = Instant::now();
+        if !self.kept.is_empty() || self.vitals.error().is_none() || now < self.probe_at {
+            return;
+        }
+        self.probe_at = now + PROBE_EVERY;
+        match self.write_in_vain() {
+            Ok(()) => self.succeeded(),
+            Err(fault) => self.vitals.failed((self.settings.now_ms)(), fault.into()),
+        }
+    }
+
+    /// Writes what stands there already, and looks whether there is room for more.
+    fn write_in_vain(&self) -> Result<(), Fault> {
+        self.check_identity()?;
+        let version: i64 = self.connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        self.connection.pragma_update(None, "user_version", version)?;
+        let (used, max) = self.pages()?;
+        if used < max { Ok(()) } else { Err(Fault::Place(JournalError::Full("size_max is reached".to_owned()))) }
     }
 
     /// A file that was removed or replaced still takes writes, but nobody would ever find them.
@@ -289,7 +328,9 @@ impl Writer {
                 self.vitals.failed((self.settings.now_ms)(), fault.into());
                 return;
             }
+            self.succeeded();
         }
+        self.probe();
         if self.kept.is_empty() && self.check_identity().is_ok() {
             self.maintain();
         }
@@ -311,9 +352,7 @@ impl Writer {
         match act() {
             Ok(is_done) => {
                 self.disk.remove(&unowned);
-                if let Ok(is_nearly_full) = self.is_nearly_full() {
-                    self.vitals.is_nearly_full.store(is_nearly_full, Ordering::Relaxed);
-                }
+                self.look_for_room();
                 self.maintenance.did(is_done);
             }
             Err(fault) => {

@@ -137,6 +137,8 @@ pub struct Door<T> {
     wanted: CancellationToken,
     /// A predecessor is about to hand over what will be inside.
     is_handed_over: AtomicBool,
+    /// Nothing will be inside.
+    given_up: CancellationToken,
 }
 
 /// Whether a predecessor is about to hand something over.
@@ -150,8 +152,9 @@ pub enum Coming {
 
 impl<T> Default for Door<T> {
     fn default() -> Self {
-        let (wanted, is_handed_over) = (CancellationToken::new(), AtomicBool::new(false));
-        Self { inside: watch::Sender::new(None), wanted, is_handed_over }
+        let (wanted, is_handed_over, given_up) =
+            (CancellationToken::new(), AtomicBool::new(false), CancellationToken::new());
+        Self { inside: watch::Sender::new(None), wanted, is_handed_over, given_up }
     }
 }
 
@@ -164,6 +167,11 @@ impl<T> Door<T> {
     /// Lets no more requests in, and gives back what is inside.
     pub fn shut(&self) -> Option<Arc<T>> {
         self.inside.send_replace(None)
+    }
+
+    /// Whoever waits at it, or comes, is told that nothing comes.
+    pub fn give_up(&self) {
+        self.given_up.cancel();
     }
 
     /// What is inside, if it is there.
@@ -199,8 +207,14 @@ impl<T> Door<T> {
             return Ok(inside);
         }
         let mut seen = self.inside.subscribe();
-        let there = seen.wait_for(Option::is_some);
-        let found = tokio::time::timeout(longest, there).await.ok().and_then(Result::ok);
+        let there = async {
+            tokio::select! {
+                biased;
+                there = seen.wait_for(Option::is_some) => there.ok(),
+                () = self.given_up.cancelled() => None,
+            }
+        };
+        let found = tokio::time::timeout(longest, there).await.ok().flatten();
         found.and_then(|inside| inside.clone()).ok_or_else(Failure::shutting_down)
     }
 }

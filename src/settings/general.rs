@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::{
-    model::{cost::Cost, language::Language},
+    model::{cost::Cost, language::Language, nearest::hint},
     policy::run_caps::RunCaps,
     workflow::checked::Workflow,
 };
@@ -43,8 +43,19 @@ pub enum PlaceSharing {
 
 /// The input of a workflow that says how far the places of photos may go.
 const PLACES: &str = "places";
+/// What it says, and the setting too.
+const PLACE_WORDS: [(&str, PlaceSharing); 2] = [("never", PlaceSharing::Never), ("rounded", PlaceSharing::Rounded)];
 
 impl PlaceSharing {
+    /// What is said of a run's input that nearly says how far places may go: its agents would refuse it in the middle of the run.
+    pub fn misspelt(workflow: &Workflow, input: &Map<String, Value>) -> Option<String> {
+        workflow.inputs().find(|(name, _)| *name == PLACES)?;
+        let said = input.get(PLACES)?.as_str()?.trim();
+        let words = PLACE_WORDS.map(|(word, _)| word);
+        let near = hint(said, words);
+        (!near.is_empty()).then(|| format!("input {PLACES} = {said:?}: must be one of {}{near}", words.join(", ")))
+    }
+
     /// Sees to it that a run's inputs let places go no further than this, whatever they say.
     pub fn bind(self, workflow: &Workflow, input: &mut Map<String, Value>) {
         if self == Self::Never && workflow.inputs().any(|(name, _)| name == PLACES) {
@@ -91,8 +102,7 @@ pub(super) fn read_run(root: &mut Reader<'_, '_>) -> RunSettings {
     let caps = RunCaps { calls_max, tokens_max, cost_max };
     run.finish(&[]);
     let mut places = root.table("places");
-    let words = [("never", PlaceSharing::Never), ("rounded", PlaceSharing::Rounded)];
-    let sharing = places.choice("share", PlaceSharing::Never, &words, &[]);
+    let sharing = places.choice("share", PlaceSharing::Never, &PLACE_WORDS, &[]);
     places.finish(&[]);
     RunSettings { deadline, language, places: sharing, caps }
 }

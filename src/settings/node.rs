@@ -8,7 +8,7 @@ use super::{
     difference::digits_of,
     problem::{Origin, Problem},
 };
-use crate::workflow::toml_error::said_of;
+use crate::workflow::toml_error::{REST_UNSEEN, said_of};
 
 /// The largest configuration file or manifest, in bytes: room for a hundred thousand tenants by name.
 pub(super) const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -214,11 +214,15 @@ pub(super) fn parse_file(path: &Arc<str>, bytes: &[u8], layer: Layer) -> Result<
     let (table, errors) = DeTable::parse_recoverable(text);
     let mut problems: Vec<Problem> = errors
         .iter()
-        .map(|error| Problem {
+        .enumerate()
+        .map(|(at, error)| Problem {
             origin: lines.origin(error.span().map_or(0, |span| span.start)),
             key: String::new(),
             value: None,
-            rule: format!("is no TOML: {}", said_of(error, text)),
+            rule: {
+                let rest = if at + 1 == errors.len() { REST_UNSEEN } else { "" };
+                format!("is no TOML: {}{rest}", said_of(error, text))
+            },
         })
         .collect();
     let tree = convert_table(table.get_ref(), &lines, 0, &mut problems);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::model::duration;
+use crate::model::{duration, nearest::hint};
 
 use super::{
     node::{Layer, Node, Table, Value, key_path},
@@ -357,7 +357,7 @@ impl<'t, 'r> Reader<'t, 'r> {
             let rule = if later.contains(&word) {
                 format!("{NOT_BUILT}; built: {}", words.join(", "))
             } else {
-                format!("must be one of {}", words.join(", "))
+                format!("must be one of {}{}", words.join(", "), hint(word, words.iter().copied()))
             };
             self.refuse(key, rule);
         }

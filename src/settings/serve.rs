@@ -14,6 +14,8 @@ use super::{
 pub const COUNT_MAX: u64 = 1_000_000;
 /// No body can be allowed to be larger.
 pub const BODY_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// Whoever says several times a second that it lives can be late.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
 /// The most origins that a browser may come from.
 const ORIGINS_MAX: usize = 100;
 /// What `open_to_network` must say.
@@ -42,6 +44,11 @@ pub struct ServeSettings {
     /// How long steps under way may go on once somebody waits at a successor for the journal; those that must not be made twice have all
     /// of grace.
     pub handover_steps_wait: Duration,
+    /// A successor that has taken the service and was silent for so long has lost it again. A process says several times a second that it
+    /// lives.
+    pub handover_silence_max: Duration,
+    /// One that lives has to serve within this, once the journal was let go of.
+    pub handover_start_max: Duration,
     /// Connections at once; a small reserve beyond it serves health, queries and operator acts only.
     pub connections_max: u32,
     /// Connections at once from one address; `None` = as many as there are, since behind a proxy all come from one.
@@ -116,6 +123,8 @@ impl Default for ServeSettings {
             grace: Duration::from_secs(30),
             handover_wait: Duration::from_secs(60),
             handover_steps_wait: Duration::from_secs(5),
+            handover_silence_max: Duration::from_secs(15),
+            handover_start_max: Duration::from_secs(600),
             connections_max: 10_000,
             connections_per_address_max: None,
             http2_streams_max: 256,
@@ -162,6 +171,8 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
         grace: reader.duration_from_zero("grace", fallback.grace),
         handover_wait: reader.duration("handover_wait", fallback.handover_wait),
         handover_steps_wait: reader.duration_from_zero("handover_steps_wait", fallback.handover_steps_wait),
+        handover_silence_max: read_silence(&mut reader, fallback.handover_silence_max),
+        handover_start_max: reader.duration("handover_start_max", fallback.handover_start_max),
         connections_max: count(&mut reader, "connections_max", fallback.connections_max),
         connections_per_address_max: read_per_address(&mut reader),
         http2_streams_max: count(&mut reader, "http2_streams_max", fallback.http2_streams_max),
@@ -206,6 +217,15 @@ pub(super) fn read_serve(root: &mut Reader<'_, '_>) -> ServeSettings {
 fn count(reader: &mut Reader<'_, '_>, key: &'static str, default: u32) -> u32 {
     let value = reader.whole(key, 1, COUNT_MAX).and_then(|number| u32::try_from(number).ok()).unwrap_or(default);
     reader.explain(key, value.to_string());
+    value
+}
+
+fn read_silence(reader: &mut Reader<'_, '_>, default: Duration) -> Duration {
+    let key = "handover_silence_max";
+    let value = reader.duration(key, default);
+    if value < SILENCE_MIN {
+        reader.refuse(key, "must be 1s or longer");
+    }
     value
 }
 
@@ -291,6 +311,19 @@ fn read_public_url(reader: &mut Reader<'_, '_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use crate::settings::tests::Given;
+
+    #[test]
+    fn how_long_a_successor_may_be_silent_is_set_and_bounded() {
+        let plain = Given::config("").load().unwrap().serve;
+        assert_eq!((plain.handover_silence_max.as_secs(), plain.handover_start_max.as_secs()), (15, 600));
+        let given = Given::config("[serve]\nhandover_silence_max = \"1s\"\nhandover_start_max = \"3s\"\n");
+        let set = given.load().unwrap().serve;
+        assert_eq!((set.handover_silence_max.as_secs(), set.handover_start_max.as_secs()), (1, 3));
+        for (key, value) in [("handover_silence_max", "999ms"), ("handover_start_max", "0s")] {
+            let error = Given::config(&format!("[serve]\n{key} = \"{value}\"\n")).load().unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
 
     #[test]
     fn what_connections_may_do_is_set_explained_and_bounded() {

@@ -17,6 +17,8 @@ pub enum InitCase {
         models: Vec<String>,
         /// What it is, as far as that could be told.
         flavor: super::provider::Flavor,
+        /// Requests that it works on at once, as far as it tells.
+        slots: Option<u32>,
     },
     /// An Ollama server.
     OllamaServer {
@@ -39,8 +41,8 @@ pub fn config_text(case: &InitCase) -> String {
     let mut text = String::from(HEAD);
     match case {
         InitCase::Embedded => text.push_str(EMBEDDED),
-        InitCase::OpenAiServer { base_url, models, flavor } => {
-            push(&mut text, &open_ai_server(base_url, models, *flavor));
+        InitCase::OpenAiServer { base_url, models, flavor, slots } => {
+            push(&mut text, &open_ai_server(base_url, models, *flavor, *slots));
         }
         InitCase::OllamaServer { base_url, models } => push(&mut text, &ollama_server(base_url, models)),
         InitCase::HttpAgents { base_url, agents } => push(&mut text, &http_agents(base_url, agents)),
@@ -56,7 +58,12 @@ fn push(text: &mut String, lines: &[String]) {
     }
 }
 
-fn open_ai_server(base_url: &str, models: &[String], flavor: super::provider::Flavor) -> Vec<String> {
+fn open_ai_server(
+    base_url: &str,
+    models: &[String],
+    flavor: super::provider::Flavor,
+    slots: Option<u32>,
+) -> Vec<String> {
     let mut lines = vec![
         "# The model server that was found. All agents use it: it is the only provider.".to_owned(),
         "[providers.local]".to_owned(),
@@ -67,9 +74,11 @@ fn open_ai_server(base_url: &str, models: &[String], flavor: super::provider::Fl
     match flavor {
         super::provider::Flavor::LlamaCpp => {
             lines.push(
-                "flavor = \"llama_cpp\"                     # queues without bound, so it gets 1 slot".to_owned(),
+                "flavor = \"llama_cpp\"                     # queues without bound, so it gets 1 slot unless told"
+                    .to_owned(),
             );
-            lines.push("slots = 1                                # as many as the server was started with".to_owned());
+            let slots = format!("slots = {}", slots.unwrap_or(1));
+            lines.push(format!("{slots:<40} # as many as the server was started with"));
         }
         super::provider::Flavor::Any => {
             lines.push(
@@ -235,7 +244,8 @@ mod tests {
     use crate::settings::{provider::Flavor, tests::Given};
 
     fn cases() -> Vec<InitCase> {
-        let server = |base_url: &str, models: &[&str], flavor| InitCase::OpenAiServer {
+        let server = |base_url: &str, models: &[&str], flavor, slots| InitCase::OpenAiServer {
+            slots,
             base_url: base_url.to_owned(),
             models: models.iter().map(|model| (*model).to_owned()).collect(),
             flavor,
@@ -243,9 +253,10 @@ mod tests {
         let agent = |name: &str, path: &str| (Name::try_new(name).unwrap(), path.to_owned());
         vec![
             InitCase::Embedded,
-            server("http://127.0.0.1:8081/v1", &["qwen", "smol\"\\\nlm"], Flavor::Any),
-            server("http://127.0.0.1:8080/v1", &["a\"b\\c\u{7}"], Flavor::LlamaCpp),
-            server("http://[::1]:1/v1", &[], Flavor::Any),
+            server("http://127.0.0.1:8081/v1", &["qwen", "smol\"\\\nlm"], Flavor::Any, None),
+            server("http://127.0.0.1:8080/v1", &["a\"b\\c\u{7}"], Flavor::LlamaCpp, None),
+            server("http://127.0.0.1:8080/v1", &["a"], Flavor::LlamaCpp, Some(2)),
+            server("http://[::1]:1/v1", &[], Flavor::Any, None),
             InitCase::OllamaServer {
                 base_url: "http://127.0.0.1:11434".to_owned(),
                 models: vec!["qwen2.5:3b".to_owned(), "a\"b".to_owned()],
@@ -264,6 +275,10 @@ mod tests {
             let text = config_text(&case);
             let settings = Given::config(&text).load().unwrap_or_else(|error| panic!("{case:?}\n{error}\n{text}"));
             assert!(!settings.providers.is_empty(), "{case:?}");
+            assert!(settings.warnings.is_empty(), "a fresh file is in order: {:?}", settings.warnings);
+            if let InitCase::OpenAiServer { flavor: Flavor::LlamaCpp, slots, .. } = &case {
+                assert_eq!(settings.provider("local").unwrap().settings.slots, Some(slots.unwrap_or(1)));
+            }
             match case {
                 InitCase::OpenAiServer { models, .. } | InitCase::OllamaServer { models, .. } => {
                     let model = models.first().map_or("default", String::as_str);
@@ -272,7 +287,7 @@ mod tests {
                 InitCase::HttpAgents { agents, .. } => {
                     assert!(agents.iter().all(|(name, _)| settings.agent(name.as_str()).is_some()));
                 }
-                InitCase::Embedded => assert!(settings.warnings.is_empty()),
+                InitCase::Embedded => {}
             }
         }
     }

@@ -17,7 +17,7 @@ use super::{
     node::key_path,
     ollama::{Use, check_uses},
     problem::{Origin, Problem},
-    provider::{Provider, ProviderBackend},
+    provider::{Flavor, Provider, ProviderBackend},
     report::Report,
     roster::is_placed,
 };
@@ -186,7 +186,13 @@ fn check_guaranteed(provider: &Provider, path: &str, (leaning, unplaced): (&[&Na
         return;
     }
     if slots < agents && settings.guaranteed.is_empty() {
-        if slots > 0 {
+        // As many as a machine has are no choice: there is nothing to share out differently.
+        let is_the_machines = match &provider.backend {
+            ProviderBackend::Ollama { .. } => true,
+            ProviderBackend::OpenAi { flavor, .. } => *flavor == Flavor::LlamaCpp,
+            ProviderBackend::Embedded | ProviderBackend::Http(_) => false,
+        };
+        if slots > 0 && !is_the_machines {
             let rule = format!("is fewer than its {agents} agents: none of them has a guaranteed share");
             let origin = report.origin_of(&slots_key);
             report.warnings.push(Problem { origin, key: slots_key, value: Some(slots.to_string()), rule });

@@ -64,13 +64,15 @@ struct Draft {
     when: Option<Condition>,
     map: Option<Mapping>,
     needs: Vec<usize>,
+    /// It names something that is not known, so it may depend on further steps.
+    names_unknown: bool,
     revision: BTreeMap<KeyPath, String>,
 }
 
 fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -> Result<Workflow, InvalidWorkflow> {
     let name = check_head(&definition, &mut findings);
     check_ids(&definition, &mut findings);
-    let names = Names::of(&definition);
+    let names = Names::of(&definition, &findings);
     let scope = Scope { steps: StepsInScope::Named, item: None, further: &[] };
     let output_path = KeyPath::of_workflow("workflow.output");
     let output = names.compile_shape(&mut findings, &output_path, &definition.output, scope, &mut Mentions::default());
@@ -82,7 +84,8 @@ fn checked(definition: Definition, mut findings: Findings, agents: Agents<'_>) -
         add_cycle(&definition, cycle, &mut findings);
     }
     let loops = if cycles.is_empty() {
-        check_loops::loops(&definition, &dependencies, &names, &mut findings)
+        let open: Vec<bool> = drafts.iter().map(|draft| draft.names_unknown).collect();
+        check_loops::loops(&definition, (&dependencies, &open), &names, &mut findings)
     } else {
         Vec::new()
     };
@@ -199,12 +202,15 @@ fn draft(at: usize, step: &StepDefinition, names: &Names<'_>, agents: Agents<'_>
         if let Some(needed) = names.step(needed) {
             needs.insert(needed);
         } else {
-            let rule = format!("there is no step {needed:?}{}", names.step_hint(needed));
-            findings.add(&path("needs"), &format!("{:?}", step.needs), rule);
+            mentions.unknown = true;
+            if let Some(rule) = names.no_step("there is no step", needed) {
+                findings.add(&path("needs"), &format!("{:?}", step.needs), rule);
+            }
         }
     }
     mentions.revision.append(&mut asked.revision);
-    Draft { agent, input, when, map: map.flatten(), needs: needs.into_iter().collect(), revision: mentions.revision }
+    let (needs, names_unknown) = (needs.into_iter().collect(), mentions.unknown || asked.unknown);
+    Draft { agent, input, when, map: map.flatten(), needs, names_unknown, revision: mentions.revision }
 }
 
 fn agent(step: &StepDefinition, agents: Agents<'_>, path: &KeyPath, findings: &mut Findings) -> Option<Name> {

@@ -8,10 +8,11 @@ use super::{
     references::{Mentions, Names, Scope, StepsInScope},
 };
 
+/// `dependencies` are the steps that each depends on, and whether it may depend on more.
 /// All loops of a workflow without cycles, in the order of their reviewers. Broken ones are noted and left out.
 pub(super) fn loops(
     definition: &Definition,
-    dependencies: &Dependencies,
+    dependencies: (&Dependencies, &[bool]),
     names: &Names<'_>,
     findings: &mut Findings,
 ) -> Vec<Loop> {
@@ -37,7 +38,7 @@ pub(super) fn loops(
 fn one_loop(
     reviewer: usize,
     revise: &ReviseDefinition,
-    dependencies: &Dependencies,
+    (dependencies, open): (&Dependencies, &[bool]),
     names: &Names<'_>,
     findings: &mut Findings,
 ) -> Option<Loop> {
@@ -50,13 +51,18 @@ fn one_loop(
         findings.add(&path("max"), &revise.revisions_max.to_string(), format!("must be 1 to {REVISIONS_MAX}"));
     }
     let Some(target) = names.step(&revise.step) else {
-        let rule = format!("there is no step {:?}{}", revise.step, names.step_hint(&revise.step));
-        findings.add(&path("step"), &quoted(&revise.step), rule);
+        if let Some(rule) = names.no_step("there is no step", &revise.step) {
+            findings.add(&path("step"), &quoted(&revise.step), rule);
+        }
         return None;
     };
     let before_reviewer = graph::ancestors(dependencies, reviewer);
     if !before_reviewer[target] {
-        findings.add(&path("step"), &quoted(&revise.step), "must be a step that this one depends on");
+        // Where a step between them names what is not known, that is told, and this may only follow.
+        let may_depend = |step: usize| (step == reviewer || before_reviewer[step]) && open[step];
+        if !(0..dependencies.len()).any(may_depend) {
+            findings.add(&path("step"), &quoted(&revise.step), "must be a step that this one depends on");
+        }
         return None;
     }
     let members = (0..dependencies.len())

@@ -457,3 +457,27 @@ fn nothing_later_is_said_of_what_is_broken_already() {
         ]
     );
 }
+
+/// One slip is told once: what only follows from it is not.
+#[test]
+fn what_only_follows_from_a_slip_is_not_told() {
+    let good = "[workflow]\nname = \"a\"\noutput = \"steps.review.output\"\n[[step]]\nid = \"draft\"\nagent = \"draft\"\nin = {}\n\
+        [[step]]\nid = \"review\"\nagent = \"review\"\nin = { text = \"steps.draft.output\" }\n\
+        revise = { step = \"draft\", until = \"output.score >= 80\", max = 3 }\n";
+    let agents = ["draft", "review"].map(|agent| Name::try_new(agent).unwrap()).into();
+    assert!(load("w.toml", good.as_bytes(), &agents).is_ok());
+    for (from, to, line) in [
+        ("steps.draft.output", "steps.drft.output", "w.toml:11: step.review.in.text"),
+        ("steps.draft.output", "stps.draft.output", "w.toml:11: step.review.in.text"),
+        ("steps.draft.output", "steps.draft.", "w.toml:11: step.review.in.text"),
+        ("agent = \"draft\"", "agnet = \"draft\"", "w.toml:6: step.draft.agnet"),
+        ("output = \"steps.review", "ouput = \"steps.review", "w.toml:3: workflow.ouput"),
+        ("until = ", "utnil = ", "w.toml:12: step.review.revise.utnil"),
+        ("id = \"draft\"", "id = 7", "w.toml:5: step.(no. 1).id"),
+        ("[[step]]\nid = \"draft\"", "[[setp]]\nid = \"draft\"", "w.toml:4: setp"),
+    ] {
+        let refused = load("w.toml", good.replacen(from, to, 1).as_bytes(), &agents).unwrap_err().to_string();
+        let lines: Vec<&str> = refused.lines().collect();
+        assert!(lines.len() == 1 && lines[0].starts_with(line), "{to}: {lines:#?}");
+    }
+}

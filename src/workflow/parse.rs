@@ -12,7 +12,7 @@ use super::{
         OnCause, Presence, ReviseDefinition, SCORE_DEFAULT, STEPS_MAX, Shape, StepDefinition,
     },
     problem::{Findings, InvalidWorkflow, KeyPath, nameless, quoted},
-    toml_error::said_of,
+    toml_error::{REST_UNSEEN, said_of},
     toml_reader::{Fields, Reader},
 };
 use crate::model::{duration, run::Cause};
@@ -45,9 +45,10 @@ pub(super) fn parse(file: &str, bytes: &[u8]) -> Result<(Definition, Findings), 
     };
     let mut reader = Reader::new(file, text);
     let (root, errors) = DeTable::parse_recoverable(text);
-    for error in &errors {
+    for (at, error) in errors.iter().enumerate() {
         let line = error.span().map_or(1, |span| reader.line(span.start));
-        reader.findings.add_at(Some(line), "TOML".to_owned(), "", said_of(error, text));
+        let rest = if at + 1 == errors.len() { REST_UNSEEN } else { "" };
+        reader.findings.add_at(Some(line), "TOML".to_owned(), "", format!("{}{rest}", said_of(error, text)));
     }
     if !errors.is_empty() {
         return Err(reader.findings.into_refusal());
@@ -61,8 +62,12 @@ fn definition(reader: &mut Reader<'_>, root: &DeTable<'_>) -> Definition {
     let root = reader.fields(root, KeyPath::of_workflow(""), &ROOT_KEYS);
     for key in ["workflow", "step"] {
         if !root.has(key) {
-            reader.findings.add(&root.path(key), "", "is missing");
+            reader.missing(&root, key);
         }
+    }
+    if root.is_misspelt("step") {
+        // Some of the steps are there, and others perhaps under that name.
+        reader.findings.doubt(root.path("step"));
     }
     let mut definition = Definition {
         name: String::new(),
@@ -75,7 +80,7 @@ fn definition(reader: &mut Reader<'_>, root: &DeTable<'_>) -> Definition {
         definition.name = reader.required_text(&workflow, "name").unwrap_or_default();
         definition.deadline = reader.duration(&workflow, "deadline").unwrap_or(DEADLINE_DEFAULT);
         if !workflow.has("output") {
-            reader.findings.add(&workflow.path("output"), "", "is missing");
+            reader.missing(&workflow, "output");
         }
         definition.output = shape(reader, &workflow, "output").unwrap_or_default();
     }
@@ -206,7 +211,7 @@ fn join(reader: &mut Reader<'_>, map: &Fields<'_, '_>) -> Option<Join> {
 fn revise(reader: &mut Reader<'_>, step: &Fields<'_, '_>) -> Option<ReviseDefinition> {
     let table = reader.table(step, "revise", &REVISE_KEYS)?;
     if !table.has("max") {
-        reader.findings.add(&table.path("max"), "", "is missing");
+        reader.missing(&table, "max");
     }
     let target = reader.required_text(&table, "step");
     let until = reader.required_text(&table, "until");

@@ -137,6 +137,11 @@ impl Findings {
         self.known.insert(path.clone());
     }
 
+    /// The value of a key is not what was meant; why is told elsewhere.
+    pub(super) fn doubt(&mut self, path: KeyPath) {
+        self.known.insert(path);
+    }
+
     /// Adds a problem of a line.
     pub(super) fn add_at(&mut self, line: Option<usize>, key: String, value: &str, rule: impl Into<String>) {
         // What is missing from the file as a whole is missing from its beginning on.

@@ -17,6 +17,8 @@ pub(super) const RESERVED_NAMES: [&str; 5] = ["input", "steps", "index", "revisi
 pub(super) struct Names<'d> {
     inputs: BTreeSet<&'d str>,
     steps: BTreeMap<&'d str, usize>,
+    /// Some step has no name that could be read: what names none may mean that one.
+    may_be_more: bool,
 }
 
 /// What can be named at one place beside inputs.
@@ -46,18 +48,23 @@ pub(super) struct Mentions {
     pub(super) steps: BTreeSet<usize>,
     /// The item or its index.
     pub(super) item: bool,
+    /// Something that is not known: which steps are meant is not known either.
+    pub(super) unknown: bool,
     /// Expressions that name `revision`, with their places: only steps of a loop have it, and loops are known later.
     pub(super) revision: BTreeMap<KeyPath, String>,
 }
 
 impl<'d> Names<'d> {
     /// Of a definition; of two steps with one id the first counts.
-    pub(super) fn of(definition: &'d Definition) -> Self {
+    pub(super) fn of(definition: &'d Definition, findings: &Findings) -> Self {
+        let is_nameless = |at: usize| findings.is_broken(&KeyPath::of_step(at, "id"));
+        let may_be_more =
+            findings.is_broken(&KeyPath::of_workflow("step")) || (0..definition.steps.len()).any(is_nameless);
         let mut steps = BTreeMap::new();
         for (at, step) in definition.steps.iter().enumerate() {
             steps.entry(step.id.as_str()).or_insert(at);
         }
-        Self { inputs: definition.inputs.keys().map(String::as_str).collect(), steps }
+        Self { inputs: definition.inputs.keys().map(String::as_str).collect(), steps, may_be_more }
     }
 
     /// The step of this id.
@@ -65,9 +72,10 @@ impl<'d> Names<'d> {
         self.steps.get(id).copied()
     }
 
-    /// The end of a rule about an unknown step.
-    pub(super) fn step_hint(&self, id: &str) -> String {
-        hint(id, self.steps.keys().copied())
+    /// What is said of a name that no step has; nothing where it may be that of a step whose own could not be read.
+    pub(super) fn no_step(&self, said: &str, id: &str) -> Option<String> {
+        let near = hint(id, self.steps.keys().copied());
+        (!near.is_empty() || !self.may_be_more).then(|| format!("{said} {id:?}{near}"))
     }
 
     /// Compiles one expression and checks what it names.
@@ -83,12 +91,14 @@ impl<'d> Names<'d> {
             Ok(expression) => expression,
             Err(rule) => {
                 findings.add(path, &quoted(source), rule);
+                mentions.unknown = true;
                 return None;
             }
         };
         for reference in expression.references() {
             if let Err(rule) = self.check(path, source, &reference, scope, mentions) {
                 findings.add(path, &quoted(source), rule);
+                mentions.unknown = true;
             }
         }
         Some(expression)
@@ -143,7 +153,8 @@ impl<'d> Names<'d> {
             }
             ["steps", id, field, ..] => {
                 let Some(step) = self.step(id) else {
-                    return Err(format!("names the unknown step {id:?}{}", self.step_hint(id)));
+                    mentions.unknown = true;
+                    return self.no_step("names the unknown step", id).map_or(Ok(()), Err);
                 };
                 if !["output", "status"].contains(field) {
                     return Err(format!("a step has `output` and `status`, not {field:?}"));

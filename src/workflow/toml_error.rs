@@ -3,6 +3,9 @@
 /// A longer key is not shown.
 const KEY_BYTES_SHOWN_MAX: usize = 80;
 
+/// Said of the last mistake of a file that is no TOML: where its tables end is not known, so no more can be said of it.
+pub(crate) const REST_UNSEEN: &str = "; what else is in this file is looked at once that is mended";
+
 /// What `error` says of `text`.
 pub(crate) fn said_of(error: &toml::de::Error, text: &str) -> String {
     let message = error.message().trim();

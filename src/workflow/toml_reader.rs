@@ -1,7 +1,7 @@
 //! Reads values out of a TOML tree, noting the line of every key and every value that is not of its type.
 //! It knows types, not workflows, and goes on after a fault: the caller gets `None` and the fault is noted.
 
-use crate::model::nearest::hint;
+use crate::model::nearest::{hint, nearest};
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
@@ -15,6 +15,8 @@ use crate::model::duration;
 pub(super) struct Fields<'t, 'i> {
     table: &'t DeTable<'i>,
     path: KeyPath,
+    /// The keys that are known; none = any.
+    known: Vec<&'static str>,
 }
 
 impl Fields<'_, '_> {
@@ -26,6 +28,13 @@ impl Fields<'_, '_> {
     /// True if it has this key, whatever the value.
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// True if it has a key that most likely means this one.
+    pub(super) fn is_misspelt(&self, key: &str) -> bool {
+        let is_unknown = |word: &str| !self.known.contains(&word);
+        let means = |word: &str| nearest(word, self.known.iter().copied()) == Some(key);
+        self.table.keys().any(|word| is_unknown(word.get_ref()) && means(word.get_ref()))
     }
 
     /// Its keys.
@@ -75,7 +84,16 @@ impl<'s> Reader<'s> {
                 self.findings.add(&child, &written, rule);
             }
         }
-        Fields { table, path }
+        Fields { table, path, known: known.to_vec() }
+    }
+
+    /// Says that a key is missing, unless it is there under a name that is nearly its own: that is told already.
+    pub(super) fn missing(&mut self, fields: &Fields<'_, '_>, key: &str) {
+        if fields.is_misspelt(key) {
+            self.findings.doubt(fields.path(key));
+        } else {
+            self.findings.add(&fields.path(key), "", "is missing");
+        }
     }
 
     /// A table inside a table.
@@ -106,7 +124,7 @@ impl<'s> Reader<'s> {
     /// A text that must be there.
     pub(super) fn required_text(&mut self, fields: &Fields<'_, '_>, key: &str) -> Option<String> {
         if !fields.has(key) {
-            self.findings.add(&fields.path(key), "", "is missing");
+            self.missing(fields, key);
         }
         self.text(fields, key)
     }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::{
-    process::{Ended, Running, command},
-    project::{example, folder, put, text},
+    process::{Ended, Running, command, watertight},
+    project::{MOMENTLY, example, folder, put, text},
 };
 
 const WORKFLOW: &str = "\
@@ -200,4 +200,15 @@ fn folders() {
     assert!(ended.err.contains("workflow.toml") && ended.err.contains("init"), "{}", ended.err);
     let ended = Running::start(command(&["run", "Cargo.toml"])).end().exits(2);
     assert!(ended.err.contains("is no folder"), "{}", ended.err);
+}
+
+/// A word that nearly says how far places may go is refused before the run, not by the agent in the middle of it.
+#[test]
+fn a_misspelt_word_for_places() {
+    for (said, exit) in [("nevr", 2), ("roundd", 2), ("never", 0), ("rounded", 0)] {
+        let ended = watertight(&["run", MOMENTLY, "--quiet", "--with", &format!("places={said}")]).exits(exit);
+        let is_told =
+            ended.err.contains(&format!("input places = {said:?}: must be one of never, rounded; did you mean"));
+        assert_eq!(is_told, exit == 2, "{said}: {}", ended.err);
+    }
 }

@@ -28,3 +28,4 @@ mod reload_reach;
 mod reload_secrets;
 mod rerun;
 mod serve_end;
+mod serve_handover;

@@ -44,7 +44,7 @@ const QUICK: &str =
     "[providers.here]\nkind = \"http\"\nbase_url = \"http://127.0.0.1:9\"\n[agents.quick]\nprovider = \"here\"\n";
 
 /// Agents over HTTP: `/quick` answers at once, `/slow` takes its time. Counts what each was asked.
-fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
+pub fn agents() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let asked = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
@@ -369,7 +369,7 @@ fn a_call_log_is_written_while_calls_are_made() {
 }
 
 /// The agent that answers at once and one more, both where `agents` are.
-fn quick_and(other: &str, agents: SocketAddr) -> String {
+pub fn quick_and(other: &str, agents: SocketAddr) -> String {
     format!(
         "[providers.here]\nkind = \"http\"\nbase_url = \"http://{agents}\"\n[agents.quick]\nprovider = \"here\"\npath = \"/quick\"\n[agents.{other}]\nprovider = \"here\"\npath = \"/{other}\"\n"
     )
@@ -377,14 +377,15 @@ fn quick_and(other: &str, agents: SocketAddr) -> String {
 
 /// A process that has the listening socket of the one before it, and waits for its journal.
 #[track_caller]
-fn successor(project: &str) -> Running {
+pub fn successor(project: &str) -> Running {
     let mut second = Running::start(command(&["serve", project, "--listen", "127.0.0.1:0"]));
     second.wait_for("a predecessor hands over");
     second
 }
 
+/// Waits until it is so.
 #[track_caller]
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < BOUND, "{what}: never");

@@ -142,6 +142,52 @@ async fn a_full_file_refuses_clearly_and_recovers() {
     assert_eq!(ids, (1..=written as u64 + 1).collect::<Vec<_>>());
 }
 
+/// What was taken and what was made free shows when it is done, and not when something else is written.
+#[tokio::test]
+async fn room_shows_as_soon_as_it_changes() {
+    let place = Place::new();
+    let settings = JournalSettings { size_max: Some(1024 * 1024), ..place.settings() };
+    let journal = SqliteJournal::open(settings).unwrap();
+    let mut accepted = Vec::new();
+    while !journal.health().is_nearly_full {
+        let run_id = format!("run-{}", accepted.len());
+        let mut run = place.run(&run_id);
+        let text: Vec<String> = (0..200).map(|part| crate::model::hex::hex(&sha(&[accepted.len(), part]))).collect();
+        run.input.insert("noise".into(), json!(text.concat()));
+        accept(&journal, run).await.expect("what is told to be free is free");
+        accepted.push(run_id);
+        assert!(accepted.len() < 1_000, "it never gets full");
+    }
+    assert!(matches!(accept(&journal, place.run("one more")).await, Err(JournalError::Full(_))));
+    for run_id in accepted.iter().take(10) {
+        let record = record(run_id, RunStatus::Completed, Vec::new(), T0);
+        assert!(append(&journal, run_id, 0, vec![event(run_id, 1, EventType::RunFinished), finished(record)]).await);
+        journal.delete_run(TenantScope::All, run_id).await.unwrap();
+    }
+    assert!(!journal.health().is_nearly_full);
+    accept(&journal, place.run("one more")).await.unwrap();
+}
+
+/// Nobody sends anything to a service that says it cannot write: that it can again is found without it.
+#[tokio::test]
+async fn a_disk_that_takes_writes_again_is_noticed_though_nobody_writes() {
+    let place = Place::new();
+    let journal = place.open();
+    let away = place.folder.path().join("away.db");
+    fs::rename(place.path(), &away).unwrap();
+    assert!(accept(&journal, place.run("r")).await.is_err());
+    let is_failing = || matches!(journal.health().health, Health::Failing { .. });
+    assert!(is_failing());
+    fs::rename(&away, place.path()).unwrap();
+    let found = async {
+        while is_failing() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.expect("it is never looked");
+    accept(&journal, place.run("r")).await.unwrap();
+}
+
 fn sha(numbers: &[usize]) -> [u8; 32] {
     use sha2::Digest as _;
     sha2::Sha256::digest(format!("{numbers:?}")).into()

@@ -1,8 +1,8 @@
 //! What the two processes say to each other over the Unix socket, and who may say it. Knows nothing of listeners or of draining.
 //!
 //! New: version, `Ask`, the address it wants. Old: version, `Given` with the descriptor, or `Refused`. New: `Taken`. Old: `Done`, and much
-//! later `Released`; meanwhile the new one may say `Wanted`. One that never does is waited for as long as it waits. New: `Serving`. Where the
-//! new one is gone before that word, the old one comes back.
+//! later `Released`; meanwhile the new one says `Alive` again and again, and may say `Wanted`. New: `Serving`. Where the new one is gone
+//! before that word, the old one comes back; where it is silent or takes too long, the old one says `TakenBack` and comes back too.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -17,12 +17,12 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest},
     net::UnixStream,
 };
 
 /// The version of these words. A process of another version is refused, and binds by itself.
-pub(super) const VERSION: u8 = 2;
+pub(super) const VERSION: u8 = 3;
 /// The longest address as text: an IPv6 address with scope and port.
 const ADDRESS_BYTES_MAX: usize = 80;
 /// How long the other process may take to say what it wants, or that it is done. One that is starved of its processor is not silent.
@@ -30,6 +30,9 @@ pub(super) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the old process waits to hear that its socket was taken: longer than any successor tries to, so that none takes a socket
 /// that the old one believes to have kept.
 pub(super) const TAKEN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The new process says this often that it is alive: its start can take long, and one that is stopped says nothing.
+pub(super) const BEAT: Duration = Duration::from_millis(250);
 
 /// A word of the exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +45,9 @@ pub(super) enum Word {
     Done = b'D',
     Released = b'L',
     Wanted = b'W',
+    Alive = b'V',
     Serving = b'S',
+    TakenBack = b'B',
 }
 
 fn invalid(message: String) -> io::Error {
@@ -88,7 +93,7 @@ pub(super) async fn read_ask(stream: &mut UnixStream) -> io::Result<SocketAddr> 
     address.ok_or_else(|| invalid(format!("{:?} is no address", String::from_utf8_lossy(&text))))
 }
 
-pub(super) async fn write_word(stream: &mut UnixStream, word: Word) -> io::Result<()> {
+pub(super) async fn write_word(stream: &mut (impl AsyncWrite + Unpin), word: Word) -> io::Result<()> {
     stream.write_all(&[word as u8]).await
 }
 
@@ -97,11 +102,12 @@ pub(super) async fn expect_word(stream: &mut UnixStream, word: Word) -> io::Resu
     if byte == word as u8 { Ok(()) } else { Err(invalid(format!("byte {byte} instead of {word:?}"))) }
 }
 
-/// The next word, whichever it is.
-pub(super) async fn read_word(stream: &mut UnixStream) -> io::Result<Word> {
+/// The next word of those that are said once the socket is taken.
+pub(super) async fn read_word(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Word> {
     let byte = stream.read_u8().await?;
-    let known = [Word::Wanted, Word::Serving].into_iter().find(|word| *word as u8 == byte);
-    known.ok_or_else(|| invalid(format!("byte {byte} instead of a word of the successor")))
+    let known = [Word::Alive, Word::Wanted, Word::Serving, Word::Released, Word::TakenBack];
+    let word = known.into_iter().find(|word| *word as u8 == byte);
+    word.ok_or_else(|| invalid(format!("byte {byte} instead of a word")))
 }
 
 /// Sends version and `Given`, with the descriptor.

@@ -19,22 +19,15 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::message::{self, Word};
+use super::{
+    message::{self, Word},
+    successor::{GivenBack, Patience, Successor},
+};
 
 /// After an error of the Unix socket it rests this long.
 const REST: Duration = Duration::from_millis(200);
-/// So long the old process waits to hear that its successor serves, once it has let go of everything. One that has not come so far by then,
-/// and lives, is nothing that it could come back beside.
-const SERVING_MAX: Duration = Duration::from_secs(600);
 /// Only the owner may connect.
 const MODE: u32 = 0o600;
-
-/// Who has the socket, and our own copy of it: should that one die before it serves, this process goes on.
-#[derive(Debug)]
-struct Successor {
-    stream: UnixStream,
-    listener: OwnedFd,
-}
 
 /// An open offer of the listening socket. Dropped, it ends, and its file is taken away.
 #[derive(Debug)]
@@ -75,47 +68,25 @@ impl Handover {
 
     /// Waits until the successor says that somebody waits for the journal there. Waits for ever for one that is gone.
     pub async fn wanted(&self) {
-        let mut successor = self.successor_at.lock().await;
-        if let Some(successor) = successor.as_mut()
-            && message::expect_word(&mut successor.stream, Word::Wanted).await.is_ok()
-        {
-            return;
+        let hears = self.successor_at.lock().await.as_ref().map(Successor::wanted);
+        match hears {
+            Some(wanted) => wanted.await,
+            None => std::future::pending().await,
         }
-        drop(successor);
-        std::future::pending::<()>().await;
     }
 
     /// Tells the successor that the journal is free. Nothing happens where there is none or it is gone.
     pub async fn release(&self) {
-        let mut successor = self.successor_at.lock().await;
-        let Some(successor) = successor.as_mut() else { return };
-        if let Err(error) = message::write_word(&mut successor.stream, Word::Released).await {
-            tracing::warn!(%error, "the successor could not be told that the journal is free");
+        if let Some(successor) = self.successor_at.lock().await.as_mut() {
+            successor.say(Word::Released).await;
         }
     }
 
-    /// Waits until the successor serves, after all was released; then there is nothing left to do. Where it is gone before that: the
-    /// listening socket, in which connections wait for somebody to accept them.
-    pub async fn came_back(&self) -> Option<OwnedFd> {
-        let Successor { mut stream, listener } = self.successor_at.lock().await.take()?;
-        let serves = async {
-            loop {
-                match message::read_word(&mut stream).await {
-                    Ok(Word::Serving) => return true,
-                    // Said too late to matter.
-                    Ok(Word::Wanted) => {}
-                    Ok(_) | Err(_) => return false,
-                }
-            }
-        };
-        match tokio::time::timeout(SERVING_MAX, serves).await {
-            Ok(false) => Some(listener),
-            Ok(true) => None,
-            Err(_) => {
-                tracing::warn!("the successor lives and does not serve: look at its messages");
-                None
-            }
-        }
+    /// Waits until the successor serves, after all was released; then there is nothing left to do. Where it is gone before that, silent, or
+    /// takes too long: what this process goes on with.
+    pub async fn came_back(&self, patience: Patience) -> Option<GivenBack> {
+        let successor = self.successor_at.lock().await.take()?;
+        successor.came_back(patience).await
     }
 }
 
@@ -152,7 +123,7 @@ async fn wait_for_successor(
                 if let Err(error) = message::write_word(&mut stream, Word::Done).await {
                     tracing::warn!(%error, "the successor went away after it took the socket");
                 }
-                return Successor { stream, listener };
+                return Successor::at(stream, listener);
             }
             Err(error) => tracing::warn!(%error, "a request for the listening socket was refused"),
         }

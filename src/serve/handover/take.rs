@@ -9,9 +9,11 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
+    sync::{mpsc, watch},
+    time::MissedTickBehavior,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::message::{self, Word};
 
@@ -24,37 +26,107 @@ pub struct TakenOver {
     pub farewell: Farewell,
 }
 
-/// The old process, which drains.
+/// The old process, which drains. As long as this is kept, it hears that this process lives; dropped, that it is gone.
 #[derive(Debug)]
-pub struct Farewell(UnixStream);
+pub struct Farewell {
+    words: mpsc::UnboundedSender<Word>,
+    old: watch::Receiver<Old>,
+    talking: AbortOnDropHandle<()>,
+}
+
+/// What is known of the old process.
+#[derive(Debug, Clone, Copy, Default)]
+struct Old {
+    /// It has let its journal go, or is gone.
+    has_released: bool,
+    /// It serves again.
+    has_taken_back: bool,
+}
 
 impl Farewell {
+    fn from(stream: UnixStream) -> Self {
+        let (words, to_say) = mpsc::unbounded_channel();
+        let (told, old) = watch::channel(Old::default());
+        Self { words, old, talking: AbortOnDropHandle::new(tokio::spawn(talk(stream, to_say, told))) }
+    }
+
     /// Waits until the old process has released its journal or is gone, and tells it once `wanted` comes, so that it does so soon. False
     /// where it does neither within `timeout`.
     pub async fn released(&mut self, timeout: Duration, wanted: impl Future<Output = ()>) -> bool {
-        let (mut hearing, mut saying) = self.0.split();
+        let words = &self.words;
         let telling = async {
             wanted.await;
             // Nobody who hears it: then the end is heard below.
-            let _ = saying.write_all(&[Word::Wanted as u8]).await;
+            let _ = words.send(Word::Wanted);
             std::future::pending::<()>().await;
         };
-        // The word, garbage, an error and the end all mean that the old one holds nothing that it still tells of; the journal's own lock
-        // decides in the end.
+        let old = &mut self.old;
         let ended = async {
             tokio::select! {
-                _ = hearing.read_u8() => {}
+                // An error is the end of whoever hears it.
+                _ = old.wait_for(|old| old.has_released || old.has_taken_back) => {}
                 () = telling => {}
             }
         };
         tokio::time::timeout(timeout, ended).await.is_ok()
     }
 
-    /// Tells the old process that this one serves, so that it can go. Nothing happens where it is gone.
-    pub async fn serving(mut self) {
-        if let Err(error) = message::write_word(&mut self.0, Word::Serving).await {
-            tracing::debug!(%error, "the old process went before it heard that this one serves");
+    /// Waits until the old process says that it has taken the service back, because it heard nothing of this one for too long. For ever
+    /// where it does not.
+    pub fn lost(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut old = self.old.clone();
+        async move {
+            if old.wait_for(|old| old.has_taken_back).await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
+    }
+
+    /// Tells the old process that this one serves, so that it can go. Nothing happens where it is gone.
+    pub async fn serving(self) {
+        // The task ends with that word.
+        if self.words.send(Word::Serving).is_ok() {
+            let _ = self.talking.await;
+        }
+    }
+}
+
+/// Says again and again that this process lives, and what there is to say, until it serves; hears what the old one says.
+async fn talk(stream: UnixStream, mut words: mpsc::UnboundedReceiver<Word>, old: watch::Sender<Old>) {
+    let (mut hearing, mut saying) = stream.into_split();
+    let says = async {
+        let mut beat = tokio::time::interval(message::BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // Where the old one is gone, what it said before is still to be heard.
+        let mut is_heard = true;
+        loop {
+            let word = tokio::select! {
+                biased;
+                Some(word) = words.recv() => word,
+                _ = beat.tick(), if is_heard => Word::Alive,
+                else => std::future::pending().await,
+            };
+            is_heard &= message::write_word(&mut saying, word).await.is_ok();
+            if word == Word::Serving {
+                return;
+            }
+        }
+    };
+    let hears = async {
+        loop {
+            match message::read_word(&mut hearing).await {
+                Ok(Word::Released) => old.send_modify(|old| old.has_released = true),
+                Ok(Word::TakenBack) => old.send_modify(|old| old.has_taken_back = true),
+                // Garbage, an error and the end all mean that the old one holds nothing that it still tells of; the journal's own lock
+                // decides in the end.
+                _ => break old.send_modify(|old| old.has_released = true),
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = says => {}
+        () = hears => {}
     }
 }
 
@@ -105,5 +177,5 @@ async fn take(mut stream: UnixStream, listener: TcpListener) -> io::Result<Taken
     if !matches!(done, Ok(Ok(()))) {
         tracing::warn!("the old process fell silent while it handed its socket over");
     }
-    Ok(TakenOver { listener, farewell: Farewell(stream) })
+    Ok(TakenOver { listener, farewell: Farewell::from(stream) })
 }

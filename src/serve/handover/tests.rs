@@ -21,10 +21,12 @@ use tokio::{
 
 use super::{
     offer::Handover,
+    successor::{Lost, Patience},
     take::{TakenOver, take_over},
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+const PATIENCE: Patience = Patience { silence_max: TIMEOUT, start_max: TIMEOUT };
 const HANDOVERS: usize = 20;
 const CLIENTS: usize = 4;
 /// Where the child process finds its socket and address.
@@ -283,10 +285,18 @@ async fn strangers_are_refused_and_the_offer_stands() {
     let (_folder, path) = folder();
     let (handover, _listener, address) = offer(&path);
     assert!(take_over(&path, free_address(), TIMEOUT).await.is_none(), "another address");
-    let mut wrong_length = vec![2, b'A', 255];
+    let mut wrong_length = vec![3, b'A', 255];
     wrong_length.extend([b'9'; 255]);
-    let garbage: [&[u8]; 7] =
-        [b"", b"\x02", b"\x01A\x00", b"\x02X\x00", b"\x02A\x03abc", b"GET / HTTP/1.1\r\n\r\n", &wrong_length];
+    let garbage: [&[u8]; 8] = [
+        b"",
+        b"\x02A\x09127.0.0.1",
+        b"\x03",
+        b"\x01A\x00",
+        b"\x03X\x00",
+        b"\x03A\x03abc",
+        b"GET / HTTP/1.1\r\n\r\n",
+        &wrong_length,
+    ];
     for bytes in garbage {
         let mut stream = UnixStream::connect(&path).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -294,7 +304,7 @@ async fn strangers_are_refused_and_the_offer_stands() {
         let mut answer = Vec::new();
         // A reset is as good as an end: what it may not be is a descriptor or silence.
         let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("silence");
-        assert!(answer.is_empty() || answer == [2, b'R'], "{bytes:?}: {answer:?}");
+        assert!(answer.is_empty() || answer == [3, b'R'], "{bytes:?}: {answer:?}");
     }
     let asked = tokio::time::timeout(Duration::from_millis(50), handover.asked()).await;
     assert!(asked.is_err(), "it would drain for a stranger");
@@ -415,10 +425,10 @@ async fn a_successor_that_dies_before_it_serves_gives_the_socket_back() {
     drop(listener);
     let client = std::net::TcpStream::connect(address).unwrap();
     drop(taken);
-    let kept = std::net::TcpListener::from(handover.came_back().await.expect("it is gone"));
+    let kept = std::net::TcpListener::from(handover.came_back(PATIENCE).await.expect("it is gone").listener);
     kept.set_nonblocking(false).unwrap();
     assert_eq!(kept.accept().unwrap().1, client.local_addr().unwrap());
-    assert!(handover.came_back().await.is_none(), "once");
+    assert!(handover.came_back(PATIENCE).await.is_none(), "once");
 
     let (_folder, handover, _listener, mut taken) = taken_offer().await;
     handover.asked().await;
@@ -426,11 +436,40 @@ async fn a_successor_that_dies_before_it_serves_gives_the_socket_back() {
     // It waited for the journal, and got it before it was heard.
     assert!(!taken.farewell.released(moment, std::future::ready(())).await);
     handover.release().await;
-    assert!(tokio::time::timeout(moment, handover.came_back()).await.is_err(), "it lives and does not serve yet");
+    assert!(
+        tokio::time::timeout(moment, handover.came_back(PATIENCE)).await.is_err(),
+        "it lives and does not serve yet"
+    );
     let (_folder, handover, _listener, mut taken) = taken_offer().await;
     handover.asked().await;
     handover.release().await;
     assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
     taken.farewell.serving().await;
-    assert!(handover.came_back().await.is_none());
+    assert!(handover.came_back(PATIENCE).await.is_none());
+}
+
+/// One that hangs loses the service and hears so when it wakes; one that says that it serves before it hears keeps it.
+#[tokio::test]
+async fn a_successor_that_does_not_come_to_serve_hears_that_it_has_lost() {
+    let at_once = Patience { silence_max: Duration::ZERO, start_max: TIMEOUT };
+    let slow = Patience { silence_max: TIMEOUT, start_max: Duration::ZERO };
+    for (patience, why) in [(at_once, Lost::Silent), (slow, Lost::TooSlow)] {
+        let (_folder, handover, _listener, mut taken) = taken_offer().await;
+        handover.asked().await;
+        handover.release().await;
+        let hung = handover.came_back(patience).await.unwrap().hung.expect("it lives");
+        assert_eq!(hung.why(), why);
+        tokio::time::timeout(TIMEOUT, taken.farewell.lost()).await.unwrap();
+        assert!(taken.farewell.released(TIMEOUT, std::future::pending()).await);
+        // This process is its own successor here: nobody ends itself.
+        assert!(hung.process_id().is_none() && hung.kill().is_err());
+        taken.farewell.serving().await;
+        tokio::time::timeout(TIMEOUT, hung.serves_after_all()).await.unwrap();
+    }
+    let (_folder, handover, _listener, taken) = taken_offer().await;
+    handover.asked().await;
+    let moment = Duration::from_millis(20);
+    let lost = taken.farewell.lost();
+    drop((handover, taken));
+    assert!(tokio::time::timeout(moment, lost).await.is_err(), "an old one that died has not taken anything back");
 }

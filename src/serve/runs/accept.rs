@@ -39,6 +39,7 @@ use crate::{
         files::form::{Form, FormFile, as_run_request, forget, read_form},
         state::{AppState, Running},
     },
+    settings::general::PlaceSharing,
     workflow::checked::Workflow,
 };
 
@@ -224,6 +225,9 @@ fn new_run(
     let RunBody { workflow, mut input, deadline_ms, .. } = body;
     let workflow = workflow_of(state, workflow.as_deref())?;
     input::check(&workflow, &input, state.limits)?;
+    if let Some(rule) = PlaceSharing::misspelt(&workflow, &input) {
+        return Err(Failure::invalid(rule));
+    }
     state.places.bind(&workflow, &mut input);
     let deadline = match deadline_ms {
         Some(0) => return Err(Failure::invalid("deadline_ms must be at least 1")),

@@ -52,7 +52,10 @@ fn each_slip_is_named() {
         ),
         (draft("retry = 3"), "agents.draft.retry = 3: must be a table"),
         (draft("description = 1"), "agents.draft.description = 1: must be a text in quotes"),
-        (draft("stage = 'integratet'"), "agents.draft.stage = \"integratet\": must be one of integrated"),
+        (
+            draft("stage = 'integratet'"),
+            "agents.draft.stage = \"integratet\": must be one of integrated; did you mean \"integrated\"?",
+        ),
         // Breakers, retries, restarts.
         (breaker("window_calls = 10001"), "agents.draft.breaker.window_calls = 10001: must be 1 to 10000"),
         (
@@ -173,7 +176,10 @@ fn each_slip_is_named() {
         (chat("num_ctx = 4096"), "agents.chat.num_ctx = 4096: is only for kind = \"ollama\""),
         (draft("keep_alive = '5m'"), "agents.draft.keep_alive = \"5m\": is only for kind = \"ollama\""),
         // Providers.
-        (other("kind = 'opnai'"), "providers.x.kind = \"opnai\": must be one of embedded, http, openai, ollama"),
+        (
+            other("kind = 'opnai'"),
+            "providers.x.kind = \"opnai\": must be one of embedded, http, openai, ollama; did you mean \"openai\"?",
+        ),
         (
             other("kind = 'embedded'\nslots = -1").replace("\n\n", "\n"),
             "providers.x.slots = -1: must be a whole number from 0 to 100000",
