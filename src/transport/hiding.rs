@@ -112,7 +112,7 @@ pub(super) fn signatures_in(body: &[u8]) -> Vec<String> {
 }
 
 /// A text as it may stand in a JSON string: some writers escape slashes too.
-fn in_json(text: &str) -> [String; 2] {
+pub(super) fn in_json(text: &str) -> [String; 2] {
     let quoted = Value::from(text).to_string();
     let inside = quoted.get(1..quoted.len() - 1).unwrap_or_default().to_owned();
     [inside.replace('/', "\\/"), inside]

@@ -1,16 +1,19 @@
-//! Takes secrets out of bytes that go on as they come: each byte of one becomes a star, so that no length changes. Holds back no more than
-//! what may be a secret's beginning; knows nothing of what the bytes mean.
+//! Takes secrets out of bytes that go on as they come: each byte of one becomes a star, so that no length changes. Looks for them as they
+//! are and as JSON writes them. Holds back no more than what may be a secret's beginning; knows nothing of what the bytes mean.
 
-use std::sync::Arc;
+use std::fmt;
 
 use bytes::Bytes;
 
-use super::secret::{SCRUBBED_BYTES_MIN, Secret};
+use super::{
+    hiding::in_json,
+    secret::{SCRUBBED_BYTES_MIN, Secret},
+};
 
 /// A mask over one body. Secrets shorter than six bytes are not looked for: they would hit innocent words.
-#[derive(Debug)]
 pub(super) struct Mask {
-    secrets: Arc<Vec<Secret>>,
+    /// The secrets, in each form that is looked for.
+    forms: Vec<String>,
     /// May be the beginning of a secret.
     held: Vec<u8>,
     /// So many of them belong to another secret, which began before them.
@@ -18,8 +21,13 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    pub(super) fn new(secrets: &Arc<Vec<Secret>>) -> Self {
-        Self { secrets: Arc::clone(secrets), held: Vec::new(), covered: 0 }
+    pub(super) fn new(secrets: &[Secret]) -> Self {
+        let plain = secrets.iter().map(Secret::expose).filter(|text| text.len() >= SCRUBBED_BYTES_MIN);
+        let mut forms: Vec<String> =
+            plain.flat_map(|text| [text.to_owned()].into_iter().chain(in_json(text))).collect();
+        forms.sort();
+        forms.dedup();
+        Self { forms, held: Vec::new(), covered: 0 }
     }
 
     /// What goes on of what has come so far; it may be nothing.
@@ -59,7 +67,14 @@ impl Mask {
     }
 
     fn texts(&self) -> impl Iterator<Item = &[u8]> {
-        self.secrets.iter().map(|secret| secret.expose().as_bytes()).filter(|text| text.len() >= SCRUBBED_BYTES_MIN)
+        self.forms.iter().map(String::as_bytes)
+    }
+}
+
+/// Without the secrets.
+impl fmt::Debug for Mask {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mask").field("forms", &self.forms.len()).finish_non_exhaustive()
     }
 }
 
@@ -75,7 +90,8 @@ mod tests {
     use super::*;
 
     fn masked(secrets: &[&str], pieces: &[&[u8]]) -> String {
-        let mut mask = Mask::new(&Arc::new(secrets.iter().map(|secret| Secret::new(secret)).collect()));
+        let secrets: Vec<Secret> = secrets.iter().map(|secret| Secret::new(secret)).collect();
+        let mut mask = Mask::new(&secrets);
         let mut out: Vec<u8> = pieces.iter().flat_map(|piece| mask.push(piece)).collect();
         out.extend(mask.finish());
         String::from_utf8(out).unwrap()
@@ -91,6 +107,8 @@ mod tests {
             (&["abcdefgh", "abcdef"], "abcdefgh abcdefg abcdef", "******** ******g ******"),
             (&["abcdef", "efghij"], "abcdefghij", "**********"),
             (&["short"], "short", "short"),
+            // As JSON writes it, with slashes escaped or not.
+            (&["sk/ab\"cd"], r#"sk/ab\"cd sk\/ab\"cd sk/ab"cd"#, "********* ********** ********"),
             (&[], "anything", "anything"),
         ] {
             for at in 0..=text.len() {
@@ -104,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_no_secret_goes_on_at_once() {
-        let mut mask = Mask::new(&Arc::new(vec![Secret::new("sk-abcdef")]));
+        let mut mask = Mask::new(&[Secret::new("sk-abcdef")]);
         assert_eq!(mask.push(b"data: x\n\n"), "data: x\n\n");
         assert_eq!(mask.push(b"data: sk-a"), "data: ");
         assert_eq!(mask.push(b" y"), "sk-a y");
