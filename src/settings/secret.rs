@@ -46,7 +46,8 @@ impl fmt::Debug for SecretText {
 }
 
 impl SecretSource {
-    fn problem(&self, rule: String) -> Problem {
+    /// What is wrong with it, where it was given. `rule` never holds the secret.
+    pub fn problem(&self, rule: String) -> Problem {
         Problem { origin: self.origin.clone(), key: self.key.clone(), value: None, rule }
     }
 }

@@ -1,6 +1,6 @@
 //! The ring of keys: finds whose a key is. Keys are known by their SHA-256 only, and compared in constant time with all of them.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use arc_swap::ArcSwap;
 use base64::Engine as _;
@@ -13,7 +13,7 @@ use crate::{
     policy::compartment::settings::HighestClass,
     settings::{
         keys::{Acting, KeyProof, KeySettings, OpenAiNames, Role},
-        problem::Problem,
+        problem::{Origin, Problem},
         secret::resolve_secret,
     },
 };
@@ -53,14 +53,19 @@ pub struct KeyRing {
 }
 
 impl KeyRing {
-    /// The ring of these settings. Keys that stand elsewhere are fetched here, once; only their hashes are kept.
+    /// The ring of these settings. Keys that stand elsewhere are fetched here, once; only their hashes are kept. Where one of them is another
+    /// one's too it would be a matter of chance whose a request is: an error, as it is for hashes in the configuration.
     pub fn of(settings: &[KeySettings], environment: &dyn Fn(&str) -> Option<String>) -> Result<Self, Problem> {
         let mut keys = Vec::with_capacity(settings.len());
+        let mut known: HashMap<[u8; 32], &KeySettings> = HashMap::with_capacity(settings.len());
         for key in settings {
             let hash = match &key.proof {
                 KeyProof::Hash(hash) => *hash,
                 KeyProof::Secret(source) => hash_of(resolve_secret(source, environment)?.expose()),
             };
+            if let Some(twin) = known.insert(hash, key) {
+                return Err(shared(key, twin));
+            }
             let allowed = Key {
                 name: key.name.clone(),
                 tenant: key.tenant.clone(),
@@ -106,6 +111,21 @@ impl KeyRing {
     }
 }
 
+/// Two names for one key.
+fn shared(key: &KeySettings, twin: &KeySettings) -> Problem {
+    let (source, other) = match (&key.proof, &twin.proof) {
+        (KeyProof::Secret(source), _) => (source, twin),
+        (_, KeyProof::Secret(source)) => (source, key),
+        // Hashes that the configuration holds are compared where it is read, and told with their line.
+        (KeyProof::Hash(_), KeyProof::Hash(_)) => {
+            let key_path = format!("keys.{}.sha256", key.name);
+            let rule = format!("is the hash of keys.{} too", twin.name);
+            return Problem { origin: Origin::Default, key: key_path, value: None, rule };
+        }
+    };
+    source.problem(format!("holds the key of keys.{} too", other.name))
+}
+
 /// The SHA-256 of a key.
 pub fn hash_of(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
@@ -120,9 +140,10 @@ pub fn new_key() -> Result<String, std::io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::secret::{SecretPlace, SecretSource};
 
-    fn ring(texts: &[&str]) -> KeyRing {
-        let settings: Vec<KeySettings> = texts
+    fn settings(texts: &[&str]) -> Vec<KeySettings> {
+        texts
             .iter()
             .map(|text| KeySettings {
                 name: Name::try_new(&format!("key-{}", text.len())).unwrap(),
@@ -136,8 +157,40 @@ mod tests {
                 acting: Acting::ForItself,
                 openai_names: OpenAiNames::Taken,
             })
-            .collect();
-        KeyRing::of(&settings, &|_| None).unwrap()
+            .collect()
+    }
+
+    fn ring(texts: &[&str]) -> KeyRing {
+        KeyRing::of(&settings(texts), &|_| None).unwrap()
+    }
+
+    #[test]
+    fn one_key_has_one_name_wherever_it_stands() {
+        let named = |name: &str, proof: KeyProof| {
+            let usual = KeySettings { name: Name::try_new(name).unwrap(), ..settings(&["a"]).remove(0) };
+            KeySettings { proof, ..usual }
+        };
+        let secret = |variable: &str| {
+            KeyProof::Secret(SecretSource {
+                place: SecretPlace::Environment(variable.to_owned()),
+                key: format!("keys.{variable}.key_env"),
+                origin: Origin::Default,
+            })
+        };
+        let text = "a-key-of-32-letters-or-a-few-more!";
+        let hash = || KeyProof::Hash(hash_of(text));
+        let variables = |name: &str| Some(if name == "C" { "another-key-of-32-letters-or-more!" } else { text }.into());
+        for (first, second, want) in [
+            (secret("A"), secret("B"), Some(("keys.B.key_env", "holds the key of keys.first too"))),
+            (hash(), secret("B"), Some(("keys.B.key_env", "holds the key of keys.first too"))),
+            (secret("A"), hash(), Some(("keys.A.key_env", "holds the key of keys.second too"))),
+            (hash(), hash(), Some(("keys.second.sha256", "is the hash of keys.first too"))),
+            (secret("A"), secret("C"), None),
+        ] {
+            let told = KeyRing::of(&[named("first", first), named("second", second)], &variables).err();
+            let told = told.as_ref().map(|problem| (problem.key.as_str(), problem.rule.as_str()));
+            assert_eq!(told, want);
+        }
     }
 
     #[test]
