@@ -148,12 +148,8 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
         }
     }
     let of_ollama = std::mem::take(&mut raw.of_ollama);
-    let parameters = join(path, "litellm_params");
     let mut placed = place(path, raw, read, account);
-    match &mut placed {
-        Some(placed) => ollama::take(&parameters, &of_ollama, placed, account),
-        None => of_ollama.iter().for_each(|entry| account.note(&parameters, entry, Outcome::NotTaken, LEFT_OUT)),
-    }
+    ollama::take(&join(path, "litellm_params"), &of_ollama, placed.as_mut(), account);
     let findings = began..account.mark();
     if placed.is_none() {
         account.take_back(findings.clone(), &[], LEFT_OUT);
@@ -161,7 +157,8 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
     placed.map(|placed| Deployment { findings, ..placed })
 }
 
-const LEFT_OUT: &str = "its entry was left out";
+/// What is said of an entry's keys that came to nothing with it.
+pub(super) const LEFT_OUT: &str = "its entry was left out";
 const NO_RATES: &str = "not carried over: requests_per_minute and tokens_per_minute, see docs/compartments.md";
 
 fn parameter(path: &str, entry: &Entry, raw: &mut Raw, read: &mut Deployment, account: &mut Account) {

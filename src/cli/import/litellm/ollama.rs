@@ -3,7 +3,7 @@
 
 use super::{
     account::Account,
-    deployment::{Deployment, taken, tokens},
+    deployment::{Deployment, LEFT_OUT, taken, tokens},
 };
 use crate::{
     cli::import::{
@@ -32,8 +32,14 @@ pub(super) fn is_key(key: &str) -> bool {
     KEYS.contains(&key)
 }
 
-/// Takes these keys of the parameters at `path`.
-pub(super) fn take(path: &str, entries: &[Entry], read: &mut Deployment, account: &mut Account) {
+/// Takes these keys of the parameters at `path`, if their entry has become a deployment.
+pub(super) fn take(path: &str, entries: &[Entry], read: Option<&mut Deployment>, account: &mut Account) {
+    let Some(read) = read else {
+        for entry in entries {
+            account.note(path, entry, Outcome::NotTaken, LEFT_OUT);
+        }
+        return;
+    };
     if read.place.kind != "ollama" {
         for entry in entries {
             account.note(path, entry, Outcome::NotSupported, "only Ollama is told this");
