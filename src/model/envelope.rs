@@ -143,6 +143,12 @@ impl Envelope {
         self
     }
 
+    /// Whether a client that waits and tries again does any good. Not where a later call cannot succeed, nor at a gate that is shut until
+    /// somebody acts: nobody knows when, and it says no time.
+    pub fn helps_to_wait(&self) -> bool {
+        self.retryable && (self.error_code != ErrorCode::AgentCircuitOpen || self.retry_after.is_some())
+    }
+
     /// The same for the agent of this name.
     #[must_use]
     pub fn with_agent(mut self, agent: &str) -> Self {
@@ -173,6 +179,19 @@ impl Envelope {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_helps_with_what_passes_by_itself() {
+        let plain = |code| Envelope::new(code, "no");
+        for (envelope, helps) in [
+            (plain(ErrorCode::AgentCircuitOpen).with_retry_after(3.0), true),
+            (plain(ErrorCode::AgentCircuitOpen), false),
+            (plain(ErrorCode::AgentNetworkError), true),
+            (plain(ErrorCode::QuotaSpent).with_retry_after(3.0), false),
+        ] {
+            assert_eq!(envelope.helps_to_wait(), helps, "{envelope:?}");
+        }
+    }
 
     #[test]
     fn retry_after_is_at_least_one_and_finite() {

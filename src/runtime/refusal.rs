@@ -320,13 +320,15 @@ fn gate_envelope(breaker: &str, refusal: &GateRefusal, now: Timestamp, jitter: f
         _ => ErrorCode::AgentCircuitOpen,
     };
     let rest = refusal.until.map(|until| until.since(now)).filter(|rest| !rest.is_zero());
-    // Half-open with all trials taken, or shut until somebody acts: nobody knows when, so callers are spread instead.
+    let envelope =
+        Envelope::new(code, message).with_detail("breaker", breaker).with_detail("reason", refusal.reason.as_str());
+    // Shut until somebody acts: no wait is the right one.
+    if rest.is_none() && matches!(refusal.reason, Reason::Forced | Reason::KeyRejected) {
+        return envelope;
+    }
+    // Half-open with all trials taken: nobody knows when, so callers are spread instead.
     let spread = TRIALS_TAKEN_RETRY_AFTER.mul_f64(1.0 + TRIALS_TAKEN_SPREAD * jitter);
-    let wait = rest.unwrap_or(spread).as_secs_f64();
-    Envelope::new(code, message)
-        .with_retry_after(wait)
-        .with_detail("breaker", breaker)
-        .with_detail("reason", refusal.reason.as_str())
+    envelope.with_retry_after(rest.unwrap_or(spread).as_secs_f64())
 }
 
 /// The outward shape of a call that was sent and failed.

@@ -15,7 +15,7 @@ use watertight::{
 };
 
 use crate::{
-    kit::{Answer, Scripted, call, settle},
+    kit::{Answer, Scripted, call, call_later, settle},
     support::{
         alone, answering, assert_idle, callers, chain, chain_text, end, kinds, ms, runtime, s, start, start_until,
         step, workflow,
@@ -100,6 +100,29 @@ async fn what_an_operator_shut_is_waited_for_until_they_open_it() {
     runtime.act("agent:b", BreakerAct::Auto).unwrap();
     assert_eq!(end(&run).await.status, RunStatus::Completed);
     assert_eq!(began.elapsed(), s(100));
+}
+
+/// Its refusal says no time, so the gate's news alone wakes the run: it does not come back in vain.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_forced_gate_refused_goes_on_once_an_operator_opens_it() {
+    let busy = Scripted::always(Answer::Good.after(s(10)));
+    let runtime = runtime(vec![(alone("b", 1), busy.clone())]).await;
+    let other = call_later(&runtime, "b");
+    settle().await;
+    let began = Instant::now();
+    let run = start(&runtime, &chain(&["b"]));
+    settle().await;
+    assert!(matches!(run.why(), Some(Why::Line { .. })), "{:?}", run.why());
+    runtime.act("agent:b", BreakerAct::ForceOpen).unwrap();
+    assert!(other.await.unwrap().is_ok());
+    tokio::time::sleep(s(90)).await;
+    let Some(Why::Parked { wake_ms: None, reason, .. }) = run.why() else { panic!("{:?}", run.why()) };
+    assert_eq!((reason.as_str(), busy.count()), ("forced", 1));
+    runtime.act("agent:b", BreakerAct::Auto).unwrap();
+    let record = end(&run).await;
+    assert_eq!((record.status, began.elapsed()), (RunStatus::Completed, s(110)));
+    let refusals = &step(&record, "b").refusals;
+    assert_eq!((refusals.len(), refusals[0].retry_after), (1, None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -157,6 +157,7 @@ async fn an_operators_word_holds() {
     pass(s(3_600)).await;
     let refused = call(&runtime, "draft").await;
     assert_eq!((code(&refused), detail(&refused, "reason")), ("AGENT_CIRCUIT_OPEN".into(), "forced".into()));
+    assert_eq!(refused.as_ref().unwrap_err().envelope.retry_after, None, "nobody knows when");
     backend.now(Answer::Good);
     act(BreakerAct::Auto).await;
     assert_eq!(code(&call(&runtime, "draft").await), "OK");

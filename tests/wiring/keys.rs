@@ -77,6 +77,7 @@ async fn a_rejected_key_is_shut_until_somebody_acts() {
         pass(s(24 * 3_600)).await;
         let refused = call(&runtime, "review").await;
         assert_eq!((detail(&refused, "breaker"), detail(&refused, "reason")), (KEY.into(), "key_rejected".into()));
+        assert_eq!(refused.as_ref().unwrap_err().envelope.retry_after, None, "nobody knows when");
         assert_eq!(backends[1].count(), 0);
         runtime.act(KEY, BreakerAct::Reset).unwrap();
         settle().await;

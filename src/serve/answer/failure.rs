@@ -104,7 +104,7 @@ impl Failure {
         {
             headers.insert(header::RETRY_AFTER, value);
         }
-        if !envelope.retryable || self.try_again == TryAgain::Exhausted {
+        if !envelope.helps_to_wait() || self.try_again == TryAgain::Exhausted {
             headers.insert(contract::SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if status == StatusCode::UNAUTHORIZED {

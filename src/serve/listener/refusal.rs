@@ -59,7 +59,7 @@ pub(super) fn text(envelope: Envelope, language: Language) -> Vec<u8> {
     if let Some(seconds) = envelope.retry_after {
         head.push_str(&format!("retry-after: {:.0}\r\n", seconds.ceil()));
     }
-    if !envelope.retryable {
+    if !envelope.helps_to_wait() {
         head.push_str(&format!("{}: false\r\n", contract::SHOULD_RETRY));
     }
     format!("{head}\r\n{body}").into_bytes()

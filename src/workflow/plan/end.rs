@@ -20,6 +20,17 @@ use crate::{
     workflow::{checked::Mapping, definition::Join, expression::from_json},
 };
 
+/// A join that failed tells of so many items' errors.
+const ITEM_ERRORS_MAX: usize = 10;
+/// Of the message of each so many characters.
+const ITEM_MESSAGE_CHARS_MAX: usize = 200;
+
+/// What a join that failed tells of one of its items.
+fn item_error(item: &Item, error: &Envelope) -> Json {
+    let message: String = error.message.chars().take(ITEM_MESSAGE_CHARS_MAX).collect();
+    json!({ "index": item.index, "error_code": error.error_code.as_str(), "message": message })
+}
+
 impl RunPlan {
     /// An item is over.
     pub(super) fn end_item(&mut self, step: usize, place: usize, end: End, now: Timestamp) {
@@ -176,7 +187,7 @@ impl RunPlan {
     }
 
     /// The outputs of those that succeeded, in the place of each; that others did not is no degradation. Too few are a failure
-    /// with the first reason there is.
+    /// of the first one's kind, that tells how many were needed and what became of the others.
     fn joined_by_goal(&self, step: usize, goal: u32) -> End {
         let round = self.steps[step].round();
         let ends = || round.items.iter().filter_map(Item::end);
@@ -189,11 +200,27 @@ impl RunPlan {
         {
             return cut.clone();
         }
+        let failed = || {
+            round.items.iter().filter_map(|item| {
+                Some((item, item.end().filter(|end| end.status == StepStatus::Failed)?.error.as_ref()?))
+            })
+        };
         let first = ends().find_map(|end| end.cause.zip(end.error.clone()));
-        let (cause, envelope) = first.unwrap_or_else(|| {
-            let message = format!("{goal} items must succeed, but there are only {}", round.items.len());
-            (Cause::Error, self.own_envelope(ErrorCode::InvalidRequest, &message))
-        });
+        let (cause, envelope) = match first {
+            Some((cause, mut envelope)) => {
+                let (succeeded, items) = (round.succeeded, round.items.len());
+                let said = format!("{succeeded} of {items} items succeeded, {goal} must; the first that did not: ");
+                envelope.message.insert_str(0, &said);
+                let errors: Vec<Json> =
+                    failed().take(ITEM_ERRORS_MAX).map(|(item, error)| item_error(item, error)).collect();
+                let envelope = envelope.with_detail("failed_items", failed().count());
+                (cause, envelope.with_detail("item_errors", errors))
+            }
+            None => {
+                let message = format!("{goal} items must succeed, but there are only {}", round.items.len());
+                (Cause::Error, self.own_envelope(ErrorCode::InvalidRequest, &message))
+            }
+        };
         let envelope = envelope.with_detail("succeeded_items", round.succeeded).with_detail("needed_items", goal);
         self.end_for(step, &Failure::of(cause, envelope))
     }

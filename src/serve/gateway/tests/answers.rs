@@ -4,14 +4,15 @@ use axum::{body::Body, http::Request};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::support::{WHOLE, agents, ask, header, post, serving, state, text};
+use super::support::{WHOLE, agents, ask, header, laddered, post, serving, state, text};
 use crate::{
     model::name::Name,
-    runtime::engine::Runtime,
+    policy::breaker::state::StateName,
+    runtime::{engine::Runtime, supervisor::BreakerAct},
     serve::{
         gateway::{door, models::Gateway},
         router::router,
-        tests::support::without_runs,
+        tests::support::{until, without_runs},
     },
     transport::fake_server::{FakeServer, answer},
 };
@@ -50,6 +51,25 @@ async fn errors_keep_status_wait_and_words() {
         assert_eq!((&body["error"]["type"], &body["error"]["code"]), (&json!(kind), &json!("x")));
         assert_eq!(body["error"]["watertight"]["error_code"], "AGENT_ERROR");
     }
+}
+
+/// Nobody knows when an operator opens it again: there is no time to come back at, so a client is told not to.
+#[tokio::test]
+async fn a_gate_that_was_forced_open_does_not_ask_for_another_try() {
+    let server = FakeServer::start(vec![answer(500, "", "{}")]).await;
+    let (service, runtime, _folder) = laddered(&server, &[]).await;
+    runtime.act("agent:fast", BreakerAct::ForceOpen).unwrap();
+    until("the gate is shut", || {
+        runtime.breaker("agent:fast").is_ok_and(|breaker| breaker.state == StateName::ForcedOpen)
+    })
+    .await;
+    let refused = service.clone().oneshot(ask("")).await.unwrap();
+    let told = (refused.status().as_u16(), header(&refused, "retry-after"), header(&refused, "x-should-retry"));
+    assert_eq!(told, (503, "", "false"));
+    let body: Value = serde_json::from_str(&text(refused).await).unwrap();
+    let envelope = &body["error"]["watertight"];
+    assert_eq!((&envelope["error_code"], &envelope["retryable"]), (&json!("AGENT_CIRCUIT_OPEN"), &json!(true)));
+    assert!(server.requests().is_empty());
 }
 
 /// B38: four tries of ours and a client that does as it is told make four requests.

@@ -204,8 +204,10 @@ async fn what_passes_through_goes_down_no_ladder() {
     let refused = service.clone().oneshot(pass()).await.unwrap();
     assert_eq!((refused.status().as_u16(), header(&refused, "x-watertight-degraded")), (503, ""));
     assert_eq!(header(&refused, "location"), "");
+    assert_eq!((header(&refused, "retry-after"), header(&refused, "x-should-retry")), ("", "false"));
     let body: Value = serde_json::from_str(&text(refused).await).unwrap();
     assert_eq!(body["error"]["error_code"], "AGENT_CIRCUIT_OPEN");
+    assert_eq!(body["error"]["retryable"], true, "a later call can succeed");
     assert_ne!(body["error"]["user_message"], "Back soon");
     assert_eq!(server.requests().len(), 1, "nobody else was asked");
     let kept = service.clone().oneshot(Request::get("/v1/deferred").body(Body::empty()).unwrap()).await.unwrap();

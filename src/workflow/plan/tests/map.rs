@@ -175,7 +175,20 @@ fn a_quorum_fails_as_soon_as_it_is_out_of_reach() {
     assert_eq!((world.status(), world.record().duration_ms), (RunStatus::Failed, Some(10)));
     let error = world.record().error.unwrap();
     assert_eq!(error.error_code, ErrorCode::AgentError);
-    assert_eq!((&error.details["succeeded_items"], &error.details["needed_items"]), (&json!(0), &json!(2)));
+    let counts = ["succeeded_items", "needed_items", "failed_items"].map(|count| error.details[count].as_u64());
+    assert_eq!(counts, [Some(0), Some(2), Some(2)]);
+    assert!(error.message.starts_with("0 of 3 items succeeded, 2 must"), "{}", error.message);
+    let told: Vec<_> = error.details["item_errors"].as_array().unwrap().iter().map(|told| &told["index"]).collect();
+    assert_eq!(told, [&json!(0), &json!(1)], "the one that was cut did not fail");
+}
+
+#[test]
+fn a_quorum_tells_of_no_more_items_than_can_be_read() {
+    let script: Vec<_> = (0..30).map(|_| bad(5, ErrorCode::AgentError)).collect();
+    let world = world(", join = \"first_good\"", "", 30).agent("a", script).run();
+    let error = world.record().error.unwrap();
+    assert_eq!(error.details["failed_items"], json!(30));
+    assert_eq!(error.details["item_errors"].as_array().map(Vec::len), Some(10));
 }
 
 #[test]
