@@ -10,6 +10,7 @@ use super::{
     assemble::{Backends, bare, further_of},
     exit::{Stop, in_json},
     faults::Faults,
+    input::parse_json,
     project::{Project, Purpose},
     rerun::remote::Service,
     run_command::print,
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     model::{
-        exact_numbers::first_changed,
         name::Name,
         nearest::hint,
         reply::{AttemptFailure, Reply},
@@ -168,11 +168,7 @@ async fn call(
     };
     let shown = input.display();
     let text = std::fs::read_to_string(input).map_err(|error| Stop::Usage(format!("{shown}: {error}")))?;
-    let input: Value =
-        serde_json::from_str(&text).map_err(|error| Stop::Usage(format!("{shown}:{}: {error}", error.line())))?;
-    if let Some(changed) = first_changed(&text) {
-        return Err(Stop::Usage(format!("{shown}: {changed}")));
-    }
+    let input = parse_json(&text, &shown.to_string())?;
     let tap = Tap::new();
     if let Some(client) = backends.client(&agent.settings.provider) {
         client.attach(&tap);

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::exit::Stop;
 use crate::{
     model::{
-        exact_numbers::first_changed,
+        exact_json,
         file_id::{FILE_ID, FILE_ID_PREFIX, FILE_PATH},
         hex::hex,
     },
@@ -269,18 +269,30 @@ fn read_text(path: &Path, limits: Limits) -> Result<String, Stop> {
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
-fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
-    let value =
-        serde_json::from_str(text).map_err(|error| Stop::Usage(format!("{place}:{}: {error}", error.line())))?;
-    match first_changed(text) {
-        None => Ok(value),
-        Some(changed) => Err(Stop::Usage(format!("{place}: {changed}"))),
-    }
+/// Reads a JSON value that was found at `place`.
+pub(super) fn parse_json(text: &str, place: &str) -> Result<Value, Stop> {
+    exact_json::read(text).map_err(|wrong| {
+        let line = wrong.line().map(|line| format!(":{line}")).unwrap_or_default();
+        Stop::Usage(format!("{place}{line}: {wrong}"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_read_as_it_was_written_or_refused_with_its_place() {
+        assert_eq!(parse_json("{\"a\":[1]}\n", "x").unwrap(), json!({ "a": [1] }));
+        for (text, want) in [
+            ("{\n\"a\": {\"b\":1,\n\"b\":2}}", "x.json:3: the member \"b\" stands twice"),
+            ("[\n1,]", "x.json:2: trailing comma"),
+            ("{\"a\":\n-0}", "x.json: a: -0 would be changed"),
+        ] {
+            let Stop::Usage(said) = parse_json(text, "x.json").unwrap_err() else { panic!() };
+            assert!(said.starts_with(want), "{said}");
+        }
+    }
 
     #[test]
     fn rows_of_digits_compare_as_numbers() {

@@ -1,5 +1,6 @@
 //! Reads JSON that is kept as a value: what the value would hold differently than it was written is refused instead of changed without a
-//! word. Whole numbers beyond 64 bits, `-0`, and two members of one name, of which only one would be left.
+//! word. Whole numbers beyond 64 bits, `-0`, two members of one name, of which only one would be left, and names that the reader of what
+//! was written down takes for its own.
 
 use std::fmt;
 
@@ -7,9 +8,12 @@ use serde::{
     Deserialize, Deserializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
 };
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Number, Value, map::Entry};
 
 use super::exact_numbers::{ChangedNumber, first_changed};
+
+/// A value with a member of such a name is read as another one by `serde_json`.
+const READERS_OWN: &str = "$serde_json::private::";
 
 /// Why a text has no value that is the same.
 #[derive(Debug, thiserror::Error)]
@@ -17,21 +21,72 @@ pub enum Inexact {
     /// It cannot be read: no JSON, or something that no value can hold.
     #[error("{0}")]
     Unreadable(serde_json::Error),
-    /// Two members of one name.
+    /// A member that would not be kept: one of two of its name, or one of a name that is the reader's own.
     #[error("{0}")]
-    Twice(serde_json::Error),
+    Member(serde_json::Error),
     /// A whole number that would be changed.
     #[error("{0}")]
     Changed(ChangedNumber),
+}
+
+impl Inexact {
+    /// The line where it stands, if that is known.
+    pub fn line(&self) -> Option<usize> {
+        match self {
+            Self::Unreadable(error) | Self::Member(error) => Some(error.line()),
+            Self::Changed(_) => None,
+        }
+    }
 }
 
 /// Reads one JSON text.
 pub fn read(text: &str) -> Result<Value, Inexact> {
     let Once(value) = serde_json::from_str(text).map_err(|error: serde_json::Error| {
         // Any value will do, so nothing else is wrong with what is JSON.
-        if error.is_data() { Inexact::Twice(error) } else { Inexact::Unreadable(error) }
+        if error.is_data() { Inexact::Member(error) } else { Inexact::Unreadable(error) }
     })?;
     first_changed(text).map_or(Ok(value), |changed| Err(Inexact::Changed(changed)))
+}
+
+/// Reads a member of a request that is kept as an object: `#[serde(deserialize_with = "exact_json::object")]`. Its numbers are looked at
+/// where its text is.
+pub fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+    struct Reader;
+    impl<'de> Visitor<'de> for Reader {
+        type Value = Map<String, Value>;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Self::Value, A::Error> {
+            read_members(members)
+        }
+    }
+    deserializer.deserialize_map(Reader)
+}
+
+/// The same for a member that may be any value.
+pub fn value<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+    Once::deserialize(deserializer).map(|Once(value)| value)
+}
+
+fn read_members<'de, A: MapAccess<'de>>(mut members: A) -> Result<Map<String, Value>, A::Error> {
+    let mut object = Map::new();
+    while let Some((name, Once(value))) = members.next_entry::<String, Once>()? {
+        let refuse = |name: &str, why: &str| {
+            let name: String = name.chars().take(64).collect();
+            A::Error::custom(format_args!("the member {name:?} {why}"))
+        };
+        if name.starts_with(READERS_OWN) {
+            return Err(refuse(&name, "cannot be kept"));
+        }
+        match object.entry(name) {
+            Entry::Vacant(place) => place.insert(value),
+            Entry::Occupied(taken) => return Err(refuse(taken.key(), "stands twice")),
+        };
+    }
+    Ok(object)
 }
 
 /// A value all of whose members have names of their own.
@@ -83,16 +138,8 @@ impl<'de> Deserialize<'de> for Once {
                 Ok(Once(Value::Array(list)))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Once, A::Error> {
-                let mut object = Map::new();
-                while let Some((name, Once(value))) = members.next_entry::<String, Once>()? {
-                    if object.contains_key(&name) {
-                        let name: String = name.chars().take(64).collect();
-                        return Err(A::Error::custom(format_args!("the member {name:?} stands twice")));
-                    }
-                    object.insert(name, value);
-                }
-                Ok(Once(Value::Object(object)))
+            fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Once, A::Error> {
+                read_members(members).map(|object| Once(Value::Object(object)))
             }
         }
         deserializer.deserialize_any(Reader)
@@ -111,6 +158,7 @@ mod tests {
             (r#"{"a":[12345678901234567890123]}"#, "a[0]: 12345678901234567890123 would be changed"),
             ("-0", "the number: -0 would be changed"),
             (r#"[{"a":1,"b":{"c":1,"\u0063":2}}]"#, r#"the member "c" stands twice at line 1 column 30"#),
+            (r#"{"a":[{"$serde_json::private::RawValue":"[1]"}]}"#, r#"RawValue" cannot be kept at line 1 column 46"#),
             (r#"{"a":1e999}"#, "number out of range"),
             (r#"{"a":"\ud83d"}"#, "unexpected end of hex escape"),
             ("[1,]", "trailing comma"),
@@ -120,6 +168,32 @@ mod tests {
             assert!(wrong.contains(want), "{text}: {wrong}");
         }
         assert!(read(&format!("{}1{}", "[".repeat(200), "]".repeat(200))).is_err());
+    }
+
+    #[test]
+    fn members_of_a_request_are_read_the_same_way() {
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct Body {
+            #[serde(default, deserialize_with = "object")]
+            object: Map<String, Value>,
+            #[serde(default, deserialize_with = "value")]
+            value: Value,
+        }
+        let inner = r#"{"b":[1,-2,3.5,{}],"a":"x\ny"}"#;
+        let Value::Object(want) = serde_json::from_str(inner).unwrap() else { panic!() };
+        let read: Body = serde_json::from_str(&format!(r#"{{"value":{inner},"object":{inner}}}"#)).unwrap();
+        assert_eq!(read, Body { value: Value::Object(want.clone()), object: want });
+        let empty = Body { object: Map::new(), value: Value::Null };
+        assert_eq!(serde_json::from_str::<Body>("{}").unwrap(), empty);
+        for (text, want) in [
+            (r#"{"object":[]}"#, "invalid type: sequence, expected an object at line 1 column 10"),
+            (r#"{"object":null}"#, "invalid type: null, expected an object"),
+            (r#"{"object":{"a":1,"a":1}}"#, r#"the member "a" stands twice at line 1 column 23"#),
+            (r#"{"value":[{"a":{"b":1,"b":2}}]}"#, r#"the member "b" stands twice at line 1 column 28"#),
+        ] {
+            let wrong = serde_json::from_str::<Body>(text).unwrap_err().to_string();
+            assert!(wrong.starts_with(want), "{text}: {wrong}");
+        }
     }
 
     fn json_text() -> impl Strategy<Value = String> {

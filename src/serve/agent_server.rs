@@ -27,7 +27,7 @@ use crate::{
     model::{
         contract,
         envelope::{Envelope, ErrorCode},
-        exact_numbers::first_changed,
+        exact_json,
         facts::Ending,
         name::Name,
         reply::{AttemptFailure, Reply},
@@ -39,7 +39,10 @@ use crate::{
     },
 };
 
-use super::script::{Act, Illness, Play, Script};
+use super::{
+    answer::body::parse,
+    script::{Act, Illness, Play, Script},
+};
 
 /// The most bytes of a request.
 pub const REQUEST_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -97,6 +100,7 @@ struct AgentServer {
 
 #[derive(Debug, Deserialize)]
 struct CallBody {
+    #[serde(deserialize_with = "exact_json::value")]
     input: Value,
 }
 
@@ -139,13 +143,7 @@ async fn read_input(body: Body) -> Result<Arc<Value>, Envelope> {
         let message = format!("the request could not be read (at most {REQUEST_BYTES_MAX} bytes): {error}");
         Envelope::new(ErrorCode::InvalidRequest, message)
     })?;
-    let body: CallBody = serde_json::from_slice(&bytes).map_err(|error| {
-        Envelope::new(ErrorCode::InvalidRequest, format!("the body must be {{\"input\": ...}}: {error}"))
-    })?;
-    match str::from_utf8(&bytes).ok().and_then(first_changed) {
-        None => Ok(Arc::new(body.input)),
-        Some(changed) => Err(Envelope::new(ErrorCode::InvalidRequest, changed.to_string())),
-    }
+    parse(&bytes).map(|CallBody { input }| Arc::new(input)).map_err(|failure| *failure.envelope)
 }
 
 impl AgentServer {

@@ -114,6 +114,21 @@ async fn the_contract_from_both_ends() {
 }
 
 #[tokio::test]
+async fn an_input_is_kept_as_it_was_written_or_refused() {
+    let read = async |text: &str| read_input(Body::from(text.to_owned())).await.map_err(|envelope| envelope.message);
+    assert_eq!(read(r#"{"input":{"a":[1]},"other":1}"#).await, Ok(Arc::new(json!({ "a": [1] }))));
+    for (text, want) in [
+        (r#"[{"a":1}]"#, "the body begins with '['; a JSON object is wanted"),
+        (r#"{"input":{"a":{"b":1,"b":2}}}"#, r#"the body does not fit: the member "b" stands twice"#),
+        (r#"{"input":[-0]}"#, "input[0]: -0 would be changed"),
+        ("{}", "the body does not fit: missing field `input`"),
+    ] {
+        let said = read(text).await.unwrap_err();
+        assert!(said.starts_with(want), "{text}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn failures_are_envelopes() {
     let served = served(None).await;
     let whole = unwatched(&served.agent, &request(json!({"then": "fail"}))).await;

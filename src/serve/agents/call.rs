@@ -20,7 +20,7 @@ use crate::{
     journal::query::TenantScope,
     model::{
         depth::{CALL_INPUT_DEPTH_MAX, is_deeper},
-        weight,
+        exact_json, weight,
     },
     runtime::{
         call::{CallError, CallReply, CallRequest, Degraded},
@@ -53,6 +53,7 @@ const DELTAS_MAX: usize = 64;
 #[serde(deny_unknown_fields)]
 pub struct CallBody {
     /// The agent's input.
+    #[serde(deserialize_with = "exact_json::value")]
     #[schema(value_type = Object)]
     pub input: Value,
 }

@@ -79,14 +79,20 @@ async fn read_pieces(state: &AppState, body: Body, bytes_max: u64) -> Result<Who
     Ok(WholeBody { bytes: bytes.into(), room })
 }
 
-/// Reads `bytes` as JSON. `T` says what it must hold; the place of a fault is told by line and column.
+/// Reads `bytes` as a JSON object. `T` says what it must hold; the place of a fault is told by line and column. What `T` keeps as values
+/// it reads with `exact_json`.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Failure::invalid("the body is empty; a JSON object is wanted"));
-    }
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Failure::invalid(format!("the body is not UTF-8 (byte {})", error.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    // A list would be taken for the members in their order.
+    match text.trim_ascii_start().chars().next() {
+        Some('{') => {}
+        Some(other) => {
+            return Err(Failure::invalid(format!("the body begins with {other:?}; a JSON object is wanted")));
+        }
+        None => return Err(Failure::invalid("the body is empty; a JSON object is wanted")),
+    }
     check_values("body", [text])?;
     let value = serde_json::from_str(text).map_err(|error| {
         let kind = match error.classify() {
@@ -184,16 +190,19 @@ mod tests {
         {
             assert_eq!(values_within(text.as_bytes()), want, "{text}");
         }
-        let many = |count: usize| format!("[{}1]", "1,".repeat(count));
+        let many = |count: usize| format!("{{\"a\":[{}1]}}", "1,".repeat(count));
         let error = parse::<Value>(many(VALUES_MAX).as_bytes()).unwrap_err();
         assert!(error.envelope.message.contains("values"), "{}", error.envelope.message);
         assert!(parse::<Value>(many(1_000).as_bytes()).is_ok());
-        assert!(parse::<Value>(format!("\"{}\"", ",".repeat(VALUES_MAX)).as_bytes()).is_ok(), "a text is one value");
+        assert!(
+            parse::<Value>(format!("{{\"a\":\"{}\"}}", ",".repeat(VALUES_MAX)).as_bytes()).is_ok(),
+            "a text is one value"
+        );
     }
 
     #[test]
     fn broken_json_is_told_with_its_place() {
-        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));
         for (bytes, begins) in [
             (&b""[..], "the body is empty"),
             (b"  \n", "the body is empty"),
@@ -204,9 +213,14 @@ mod tests {
             (b"{\"a\":\xff}", "the body is not UTF-8 (byte 5)"),
             (b"{\"a\":\"\\ud800\"}", "the body is no JSON"),
             (b"{\"a\":1e999}", "the body is no JSON: number out of range"),
-            (b"NaN", "the body is no JSON"),
+            (b"{\"a\":NaN}", "the body is no JSON"),
+            (b"NaN", "the body begins with 'N'; a JSON object is wanted"),
+            (b" [{\"a\":1}]", "the body begins with '['; a JSON object is wanted"),
+            (b"\xef\xbb\xbf\"{}\"", "the body begins with '\"'; a JSON object is wanted"),
+            (b"\xef\xbb\xbf", "the body is empty; a JSON object is wanted"),
+            ("\u{a0}{}".as_bytes(), "the body begins with '\\u{a0}'; a JSON object is wanted"),
             (b"{\"a\":[0,{\"id\":12345678901234567890123}]}", "a[1].id: 12345678901234567890123 would be changed"),
-            (b"-0", "the number: -0 would be changed"),
+            (b"{\"a\":-0}", "a: -0 would be changed"),
             (deep.as_bytes(), "the body is no JSON: recursion limit exceeded"),
         ] {
             let failure = parse::<Value>(bytes).unwrap_err();

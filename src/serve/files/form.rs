@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     journal::files::{store::FileStore, table::StoredFile},
-    model::file_id::FILE_ID,
+    model::{exact_json, file_id::FILE_ID},
     serve::{
         access::caller::{Caller, Named},
         answer::{
@@ -220,7 +220,7 @@ pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
     let is_json = |name: &str| matches!(name, REQUEST_PART | "input" | "deadline_ms");
     check_values("form", form.fields.iter().filter(|(name, _)| is_json(name)).map(|(_, text)| text.as_str()))?;
     let mut request = match form.fields.iter().find(|(name, _)| name == REQUEST_PART) {
-        Some((_, text)) => parse::<Map<String, Value>>(text.as_bytes())?,
+        Some((_, text)) => members_of(text)?,
         None => Map::new(),
     };
     let mut input = match request.remove("input") {
@@ -231,9 +231,12 @@ pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
     for (name, text) in form.fields.iter().filter(|(name, _)| name != REQUEST_PART) {
         let (place, value) = match name.as_str() {
             "workflow" | "feature" | "priority" => (&mut request, Value::from(text.as_str())),
-            "deadline_ms" => (&mut request, parse::<Value>(text.as_bytes())?),
+            "deadline_ms" => {
+                let wrong = |error| Failure::invalid(format!("deadline_ms: {error}"));
+                (&mut request, exact_json::read(text).map_err(wrong)?)
+            }
             "input" => {
-                for (name, value) in parse::<Map<String, Value>>(text.as_bytes())? {
+                for (name, value) in members_of(text)? {
                     if input.insert(name.clone(), value).is_some() {
                         return Err(Failure::invalid(format!("{name} is given twice")));
                     }
@@ -256,6 +259,13 @@ pub fn as_run_request(form: &Form) -> Result<Map<String, Value>, Failure> {
     }
     request.insert("input".to_owned(), Value::Object(input));
     Ok(request)
+}
+
+/// The members of a part that is an object.
+fn members_of(text: &str) -> Result<Map<String, Value>, Failure> {
+    #[derive(serde::Deserialize)]
+    struct Members(#[serde(deserialize_with = "exact_json::object")] Map<String, Value>);
+    parse(text.as_bytes()).map(|Members(members)| members)
 }
 
 #[cfg(test)]
@@ -318,7 +328,17 @@ mod tests {
         for (fields, files, want) in [
             (vec![("notes", "x"), ("notes", "y")], vec![], "notes is given twice"),
             (vec![("photos", "x")], vec![file("photos", "a")], "photos is given as text and as files"),
-            (vec![("request", "[]")], vec![], "the body does not fit"),
+            (vec![("request", "[]")], vec![], "the body begins with '['; a JSON object is wanted"),
+            (vec![("input", "[]")], vec![], "the body begins with '['; a JSON object is wanted"),
+            (
+                vec![("request", r#"{"input":{"a":{"b":1,"b":1}}}"#)],
+                vec![],
+                r#"the body does not fit: the member "b" stands"#,
+            ),
+            (vec![("input", r#"{"a":[{"b":1,"b":1}]}"#)], vec![], r#"the body does not fit: the member "b" stands"#),
+            (vec![("input", r#"{"a":[-0]}"#)], vec![], "a[0]: -0 would be changed"),
+            (vec![("deadline_ms", "-0")], vec![], "deadline_ms: the number: -0 would be changed"),
+            (vec![("deadline_ms", "soon")], vec![], "deadline_ms: expected value at line 1 column 1"),
             (vec![("request", r#"{"input":1}"#)], vec![], "input must be an object"),
         ] {
             let failure = as_run_request(&form(&fields, &files)).unwrap_err();

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     journal::query::TenantScope,
-    model::{envelope::Envelope, hex::hex},
+    model::{envelope::Envelope, exact_json, hex::hex},
     runtime::{
         accept::{Accepted, NewRun, key_was_used},
         journal::{Acceptance, Idempotency},
@@ -50,7 +50,7 @@ pub struct RunBody {
     /// The workflow; may be left out where there is only one.
     pub workflow: Option<String>,
     /// Its inputs by name. Files are `[{"file_id": "..."}]`.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "exact_json::object")]
     #[schema(value_type = Object)]
     pub input: Map<String, Value>,
     /// Milliseconds after which its end is of no use.

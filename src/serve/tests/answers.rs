@@ -136,3 +136,53 @@ async fn a_node_that_takes_over_is_ready_and_a_probe_hurries_nobody() {
     world.state.door.open(inside);
     asking.await.is(200);
 }
+
+/// A list would be taken for the members of a body in their order.
+#[tokio::test]
+async fn a_body_is_an_object_on_every_route_that_takes_one() {
+    let world = World::usual().await;
+    let run = world.ended_run("ann").await;
+    let described = world.ask("GET", "/openapi.json", &[], "").await.is(200).json();
+    let mut asked = 0;
+    for (path, operations) in described["paths"].as_object().unwrap() {
+        for (method, operation) in operations.as_object().unwrap() {
+            if operation["requestBody"]["content"].get("application/json").is_none() {
+                continue;
+            }
+            let path = path.replace("{id}", &run).replace("{name}", "echo");
+            for body in [r#"["echo",{},null,null,null,null,null]"#, r#"["lift","why"]"#, "[]", " \"x\"", "1", "null"] {
+                let got = world.with_key("olga", &method.to_uppercase(), &path, body).await;
+                got.fails(400, "INVALID_REQUEST");
+                assert!(got.text.contains("a JSON object is wanted"), "{method} {path} {body}: {}", got.text);
+            }
+            asked += 1;
+        }
+    }
+    assert_eq!(asked, 5, "runs, reruns, calls, breakers, guards");
+    world.with_key("olga", "POST", "/v1/agents/echo/drain", "[]").await.fails(400, "INVALID_REQUEST");
+}
+
+/// Of two members of one name only one would be left, wherever they stand.
+#[tokio::test]
+async fn an_input_with_a_member_that_stands_twice_is_refused() {
+    let world = World::usual().await;
+    let form = |part: &str, text: &str| {
+        format!("--x\r\ncontent-disposition: form-data; name=\"{part}\"\r\n\r\n{text}\r\n--x--\r\n")
+    };
+    let json = ("content-type", "application/json");
+    let parts = ("content-type", "multipart/form-data; boundary=x");
+    let twice = r#"{"text":"a","text":"b"}"#;
+    let deep = r#"{"text":"a","places":[{"b":{"c":1,"d":2,"c":3}}]}"#;
+    for (kind, path, body) in [
+        (json, "/v1/runs", format!(r#"{{"workflow":"one","input":{twice}}}"#)),
+        (json, "/v1/runs", format!(r#"{{"workflow":"one","input":{deep}}}"#)),
+        (json, "/v1/agents/echo/call", format!(r#"{{"input":{twice}}}"#)),
+        (json, "/v1/agents/echo/call", format!(r#"{{"input":[{deep}]}}"#)),
+        (parts, "/v1/runs", form("input", twice)),
+        (parts, "/v1/runs", form("request", &format!(r#"{{"workflow":"one","input":{deep}}}"#))),
+    ] {
+        let got = world.ask("POST", path, &[kind, ("authorization", "Bearer ann")], &body).await;
+        got.fails(400, "INVALID_REQUEST");
+        assert!(got.text.contains("stands twice"), "{path} {body}: {}", got.text);
+    }
+}

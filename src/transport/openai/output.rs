@@ -66,7 +66,7 @@ fn plain_text(completion: &Completion) -> &str {
 fn shaped(completion: &Completion, shape: &Shape) -> Result<Value, (Ending, String)> {
     let value = match exact_json::read(without_fence(&completion.text)) {
         Ok(value) => value,
-        Err(error @ (Inexact::Changed(_) | Inexact::Twice(_))) => {
+        Err(error @ (Inexact::Changed(_) | Inexact::Member(_))) => {
             return Err((Ending::BadReply, format!("the answer cannot be kept as it is: {error}")));
         }
         Err(_) if is_refusal(completion) => return Err(refused(completion)),
