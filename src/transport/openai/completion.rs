@@ -34,7 +34,7 @@ pub(in crate::transport) fn no_draft(status: u16) -> AttemptFailure {
 
 /// Where the answers to a chat stand.
 pub(in crate::transport) const CHOICES: &str = "choices";
-/// What a choice says that broke off with an error under a good status (OpenRouter).
+/// What a choice says that broke off with an error under a good status, as hosted routers do.
 pub(in crate::transport) const FINISH_ERROR: &str = "error";
 
 /// The failure inside an answer or a frame of one that came with a good status: at its top, in place of the list at `promised`, or in a
@@ -52,7 +52,7 @@ fn failure_of_choice(head: AnswerHead, choice: &Value) -> Option<AttemptFailure>
     told.or_else(|| {
         let unnamed = AttemptFailure::new(Ending::status(502), "the model stopped with an error that nobody names");
         let stopped = choice.get("finish_reason").and_then(Value::as_str) == Some(FINISH_ERROR);
-        stopped.then(|| AttemptFailure { status: Some(head.status), ..unnamed })
+        stopped.then_some(AttemptFailure { status: Some(head.status), ..unnamed })
     })
 }
 
