@@ -156,6 +156,80 @@ fn an_application_is_accounted_for() {
     assert!(in_short(&imported.findings).contains("not supported"));
 }
 
+/// The lines with the word `default`, as `key: what is said`, of some keys.
+fn defaults(imported: &Imported, keys: &[&str]) -> Vec<String> {
+    let of_default = |finding: &&Finding| finding.outcome == Outcome::Default && keys.contains(&finding.key.as_str());
+    imported.findings.iter().filter(of_default).map(|finding| format!("{}: {}", finding.key, finding.said)).collect()
+}
+
+/// What one instance gives says nothing of another one.
+#[test]
+fn what_the_file_leaves_open_is_told_for_each_agent() {
+    let full = "slidingWindowSize: 20, minimumNumberOfCalls: 10, waitDurationInOpenState: 10s, permittedNumberOfCallsInHalfOpenState: 4";
+    let both = format!(
+        "resilience4j:\n  circuitbreaker: {{instances: {{a: {{{full}}}, b: {{slidingWindowSize: 30}}, c: {{slidingWindowSize: 0}}}}}}\n  \
+         bulkhead: {{instances: {{a: {{maxConcurrentCalls: 3}}, b: {{maxWaitDuration: 0}}, d: {{maxConcurrentCalls: 4}}}}}}\n  \
+         timelimiter: {{instances: {{b: {{cancelRunningFuture: true}}, d: {{timeoutDuration: 50s}}}}}}\n"
+    );
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&["slidingWindowSize"], &[]),
+        (
+            &["waitDurationInOpenState"],
+            &["waitDurationInOpenState: b, c: breaker.open = 30s; Resilience4j would take 60s"],
+        ),
+        (
+            &["minimumNumberOfCalls"],
+            &[
+                "minimumNumberOfCalls: b: breaker.calls_min = 30, as Resilience4j works it out",
+                "minimumNumberOfCalls: c: breaker.calls_min = 10; Resilience4j would take 100",
+            ],
+        ),
+        (
+            &["permittedNumberOfCallsInHalfOpenState"],
+            &["permittedNumberOfCallsInHalfOpenState: b, c: breaker.trials = 5; Resilience4j would take 10"],
+        ),
+        (
+            &["maxConcurrentCalls", "slots"],
+            &[
+                "maxConcurrentCalls: b: slots = 10; Resilience4j would take 25",
+                "slots: c: slots = 10; Resilience4j has no cap without a bulkhead",
+            ],
+        ),
+        (
+            &["timeoutDuration", "timeout"],
+            &[
+                "timeout: a, c: timeout = 1m: of each attempt; Resilience4j ends none without a time limiter",
+                "timeoutDuration: b: timeout = 1m: of each attempt; Resilience4j would take 1s",
+            ],
+        ),
+        (&["(breaker)"], &["(breaker): d: has one with our defaults; Resilience4j has none without an instance"]),
+    ];
+    let imported = spring(&both);
+    for (keys, want) in cases {
+        let mut said = defaults(&imported, keys);
+        said.sort();
+        let mut want = want.to_vec();
+        want.sort_unstable();
+        assert_eq!(said, want, "{keys:?}");
+    }
+    // What is written because of another key is no default.
+    let imported = spring("resilience4j.circuitbreaker.instances.a.minimumNumberOfCalls: 30\n");
+    assert_eq!(defaults(&imported, &["slidingWindowSize"]), [""; 0], "window_calls = 100 is written");
+    let imported = spring("resilience4j:\n  circuitbreaker: {instances: {a: {slidingWindowSize: 3}}}\n");
+    assert_eq!(defaults(&imported, &["permittedNumberOfCallsInHalfOpenState"]).len(), 1, "trials = 3 is written");
+}
+
+/// What is said to hold is what our loader takes for it.
+#[test]
+fn the_defaults_that_are_told_are_ours() {
+    use crate::policy::breaker::settings::{BreakerSettings, WindowKind};
+    let ours = BreakerSettings::default();
+    let numbers = (ours.window, ours.calls_min, ours.trials, ours.slow_share, ours.open_jitter);
+    assert_eq!(numbers, (WindowKind::Calls(20), 10, 5, 0.7, 0.1));
+    let times = [Some(ours.slow_call), Some(ours.open), ours.half_open_max].map(|time| time.map(|time| time.as_secs()));
+    assert_eq!(times, [Some(30), Some(30), Some(300)]);
+}
+
 #[test]
 fn a_profile_is_taken_over_when_asked_for() {
     let options = Options { profiles: vec!["prod".to_owned()], base_url: Some("https://agents.example/v1".to_owned()) };
@@ -320,6 +394,43 @@ fn what_targets_cannot_have_for_themselves_is_told() {
 }
 
 #[test]
+fn what_only_ollama_is_told_is_taken_where_it_is_one() {
+    let text = "model_list:\n\
+        - model_name: q\n  litellm_params:\n    model: ollama_chat/qwen2.5:3b\n    num_ctx: 16384\n    keep_alive: -1\n    num_predict: 900\n\
+        - model_name: r\n  litellm_params:\n    model: ollama/llama\n    num_ctx: 4096\n    keep_alive: soon\n    max_tokens: 4096\n    num_predict: 9\n\
+        - model_name: s\n  litellm_params:\n    model: openai/gpt\n    num_ctx: 16384\n\
+        - model_name: q\n  litellm_params:\n    model: ollama/other\n    num_ctx: 2048\n\
+        - model_name: t\n  litellm_params:\n    model: nobody/x\n    keep_alive: 5m\n";
+    let imported = proxy(text);
+    let tree = tree(&imported);
+    for (path, want) in [
+        ("agents.q.num_ctx", Some("16384")),
+        ("agents.q.keep_alive", Some("\"forever\"")),
+        ("agents.q.max_output_tokens", Some("900")),
+        ("agents.r.num_ctx", None),
+        ("agents.r.keep_alive", None),
+        ("agents.r.max_output_tokens", Some("4096")),
+        ("agents.s.num_ctx", None),
+    ] {
+        assert_eq!(at(&tree, path).as_deref(), want, "{path}\n{}", imported.config);
+    }
+    for (line, outcome, said) in [
+        (5, Outcome::Taken, "num_ctx of the agent"),
+        (6, Outcome::Taken, "keep_alive of the agent"),
+        (7, Outcome::Taken, "max_output_tokens"),
+        (11, Outcome::NotTaken, "no room beside an answer of max_output_tokens = 4096"),
+        (12, Outcome::NotTaken, "is no duration"),
+        (14, Outcome::NotTaken, "max_tokens says it"),
+        (18, Outcome::NotSupported, "only Ollama is told this"),
+        (22, Outcome::NotTaken, "targets share their agent's settings"),
+        (26, Outcome::NotTaken, "its entry was left out"),
+    ] {
+        says(&imported, line, outcome, said);
+    }
+    assert_eq!(accepted(&imported.config), Ok(()), "{}", imported.config);
+}
+
+#[test]
 fn names_that_clients_use_go_on_meaning_one_agent() {
     let imported = proxy(
         "model_list:\n- {model_name: a b, litellm_params: {model: openai/x}}\n- {model_name: a-b, litellm_params: {model: openai/y}}\n\
@@ -352,7 +463,7 @@ fn a_proxy_is_accounted_for_and_no_secret_comes_out() {
         (19, Outcome::NotTaken, "never copied"),
         (20, Outcome::Taken, "the weight of its target"),
         (24, Outcome::Taken, "of a provider ollama"),
-        (29, Outcome::NotSupported, "clients send it"),
+        (29, Outcome::Taken, "keep_alive of the agent"),
         (33, Outcome::Changed, "VLLM_BASE"),
         (34, Outcome::Taken, "stands for no key"),
         (35, Outcome::NotTaken, "its entry was left out"),
@@ -546,6 +657,9 @@ fn any_proxy() -> impl Strategy<Value = String> {
         "temperature",
         "seed",
         "max_tokens",
+        "num_ctx",
+        "keep_alive",
+        "num_predict",
         "max_parallel_requests",
         "rpm",
         "unknown",

@@ -42,6 +42,11 @@ impl TomlTable {
         self.lines.push(Line { setting: None, note: Some(note.into()) });
     }
 
+    /// True if it sets this key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.lines.iter().any(|line| line.setting.as_ref().is_some_and(|(known, _)| known == key))
+    }
+
     /// True if it sets nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()

@@ -174,6 +174,12 @@ fn limits(table: &mut TomlTable, first: &Deployment, general: &General) {
             table.set(key, number.to_string());
         }
     }
+    if let Some(num_ctx) = first.of_ollama.num_ctx {
+        table.set("num_ctx", num_ctx.to_string());
+    }
+    if let Some(keep_alive) = &first.of_ollama.keep_alive {
+        table.set("keep_alive", keep_alive.as_str());
+    }
 }
 
 fn attempts_of(first: &Deployment, general: &General) -> Option<u32> {

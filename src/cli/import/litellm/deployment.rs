@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::{
     account::{Account, join},
     address::{Address, Text, VARIABLE, address},
+    ollama::{self, OfOllama},
     vendor::{Style, Vendor, vendor_of},
 };
 use crate::{
@@ -55,6 +56,7 @@ pub(super) struct Deployment {
     pub(super) temperature: Option<f64>,
     pub(super) seed: Option<u64>,
     pub(super) max_output_tokens: Option<u64>,
+    pub(super) of_ollama: OfOllama,
 }
 
 /// What makes two deployments lean on one provider.
@@ -90,6 +92,8 @@ struct Raw {
     api_base: Address,
     api_version: Option<String>,
     key: Option<Key>,
+    /// What only Ollama is told.
+    of_ollama: Vec<Entry>,
 }
 
 /// Reads an entry at `path`. What cannot become a deployment is noted.
@@ -119,6 +123,7 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
         temperature: None,
         seed: None,
         max_output_tokens: None,
+        of_ollama: OfOllama::default(),
     };
     for entry in node.entries() {
         match entry.key.as_str() {
@@ -142,14 +147,18 @@ pub(super) fn read(path: &str, node: &Node, account: &mut Account) -> Option<Dep
             _ => account.note(path, entry, Outcome::NotSupported, "nothing here is known by this name"),
         }
     }
-    let placed = place(path, raw, read, account);
+    let of_ollama = std::mem::take(&mut raw.of_ollama);
+    let mut placed = place(path, raw, read, account);
+    ollama::take(&join(path, "litellm_params"), &of_ollama, placed.as_mut(), account);
     let findings = began..account.mark();
     if placed.is_none() {
-        account.take_back(findings.clone(), &[], "its entry was left out");
+        account.take_back(findings.clone(), &[], LEFT_OUT);
     }
     placed.map(|placed| Deployment { findings, ..placed })
 }
 
+/// What is said of an entry's keys that came to nothing with it.
+pub(super) const LEFT_OUT: &str = "its entry was left out";
 const NO_RATES: &str = "not carried over: requests_per_minute and tokens_per_minute, see docs/compartments.md";
 
 fn parameter(path: &str, entry: &Entry, raw: &mut Raw, read: &mut Deployment, account: &mut Account) {
@@ -197,6 +206,8 @@ fn parameter(path: &str, entry: &Entry, raw: &mut Raw, read: &mut Deployment, ac
         "max_tokens" | "max_completion_tokens" => {
             read.max_output_tokens = taken(path, entry, account, tokens, "max_output_tokens");
         }
+        // These are told once the place is known, too.
+        key if ollama::is_key(key) => raw.of_ollama.push(entry.clone()),
         _ => unused(path, entry, account),
     }
 }
@@ -238,7 +249,8 @@ fn seed(node: &Node) -> Result<u64, String> {
     whole(node).and_then(|seed| if i64::try_from(seed).is_ok() { Ok(seed) } else { Err("is too large".to_owned()) })
 }
 
-fn tokens(node: &Node) -> Result<u64, String> {
+/// The tokens of an answer.
+pub(super) fn tokens(node: &Node) -> Result<u64, String> {
     let max = crate::settings::agent_backend::OUTPUT_TOKENS_MAX;
     whole(node).and_then(
         |tokens| {
@@ -247,7 +259,8 @@ fn tokens(node: &Node) -> Result<u64, String> {
     )
 }
 
-fn taken<T>(
+/// Reads an entry's value and notes what it became, or why it could not be read.
+pub(super) fn taken<T>(
     path: &str,
     entry: &Entry,
     account: &mut Account,

@@ -7,6 +7,7 @@ mod deployment;
 mod general;
 mod importer;
 mod names;
+mod ollama;
 mod targets;
 mod vendor;
 

@@ -7,6 +7,7 @@ use super::{
     ledger::{Effective, Ledger},
     modules::Modules,
     retry::{self, Plan},
+    silent,
 };
 use crate::{
     cli::import::{
@@ -87,6 +88,12 @@ pub(super) fn tables(modules: &Modules, instance: &str, name: &str, ledger: &mut
     }
     write_timeouts(&mut own, limit, slow.asked, plan);
     with(modules, "ratelimiter", instance, ledger, rate_limit);
+    for (module, table) in
+        [("circuitbreaker", &breaker_table), ("bulkhead", &own), ("threadpoolbulkhead", &own), ("timelimiter", &own)]
+    {
+        with(modules, module, instance, ledger, |effective| silent::tell(module, effective, table));
+    }
+    silent::tell_absence(|module| modules.has(module, instance), instance, &own, ledger);
     let mut tables = vec![own];
     tables.extend([breaker_table, retry_table].into_iter().filter(|table| !table.is_empty()));
     tables
@@ -160,9 +167,8 @@ fn write_unseen(breaker: &mut TomlTable, instance: &str, ends: Duration, ledger:
     breaker.set_noted("slow_call", span(slow), format!("an attempt ends after {ends}: only one that does is slow"));
     breaker.set("slow_share", float(1.0));
     let said = "slow_share = 1: an attempt ends after";
-    let said =
-        format!("{instance}: breaker.slow_call = {}, {said} {ends}, so that only one that does is slow", format(slow));
-    ledger.silent("slowCallDurationThreshold", said);
+    let said = format!("breaker.slow_call = {}, {said} {ends}, so that only one that does is slow", format(slow));
+    ledger.silent_for(instance, "slowCallDurationThreshold", said);
 }
 
 /// What is slow.

@@ -133,10 +133,8 @@ fn least_calls(
         None => {
             let said = format!("their own default of {THEIR_CALLS_MIN}, not more than the window");
             table.set_noted("calls_min", calls.to_string(), said);
-            own.ledger.silent(
-                "minimumNumberOfCalls",
-                format!("{}: breaker.calls_min = {calls}, as Resilience4j works it out", own.agent),
-            );
+            let said = format!("breaker.calls_min = {calls}, as Resilience4j works it out");
+            own.ledger.silent_for(own.agent, "minimumNumberOfCalls", said);
             return;
         }
     }
@@ -234,8 +232,8 @@ fn half_open(own: &mut Effective<'_>, table: &mut TomlTable, window: Option<u64>
         }
         None if bound < u64::from(ours.trials) => {
             table.set_noted("trials", bound.to_string(), "not more than the window holds");
-            let said = format!("{}: breaker.trials = {bound}, not more than the window holds", own.agent);
-            own.ledger.silent("permittedNumberOfCallsInHalfOpenState", said);
+            let said = format!("breaker.trials = {bound}, not more than the window holds");
+            own.ledger.silent_for(own.agent, "permittedNumberOfCallsInHalfOpenState", said);
         }
         None => {}
     }

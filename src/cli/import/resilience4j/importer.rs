@@ -102,17 +102,8 @@ fn name_of(instance: &str, taken: &mut BTreeSet<String>, ledger: &mut Ledger) ->
     name
 }
 
-/// What holds here because the file is silent, and what is different by design.
+/// What is different by design.
 fn differences(modules: &Modules, ledger: &mut Ledger) {
-    let silent = |module: &str, name: &str| {
-        let givens = modules.givens.iter();
-        modules.has_instances(module) && !givens.into_iter().any(|given| given.module == module && given.name == name)
-    };
-    for (name, key, said) in SILENT_BREAKER {
-        if silent("circuitbreaker", name) {
-            ledger.silent(key, *said);
-        }
-    }
     if modules.has_instances("circuitbreaker") {
         ledger.silent(
             "consecutive_failures",
@@ -125,30 +116,4 @@ fn differences(modules: &Modules, ledger: &mut Ledger) {
         ledger.silent("(order of guards)", said);
         ledger.silent("retry_below", "an attempt that ran longer than 5s is not repeated; Resilience4j repeats it");
     }
-    if !modules.has_instances("bulkhead") && !modules.has_instances("threadpoolbulkhead") {
-        ledger.silent("slots", "10 calls in flight for each agent; Resilience4j has no cap without a bulkhead");
-    }
 }
-
-/// Properties of breakers, what they are called, and what is said where no instance gives one.
-const SILENT_BREAKER: &[(&str, &str, &str)] = &[
-    ("slidingwindowsize", "slidingWindowSize", "breaker.window_calls = 20; Resilience4j would take 100"),
-    ("slowcallratethreshold", "slowCallRateThreshold", "breaker.slow_share = 0.7; Resilience4j would take 1.0"),
-    ("slowcalldurationthreshold", "slowCallDurationThreshold", "breaker.slow_call = 30s; Resilience4j would take 60s"),
-    ("waitdurationinopenstate", "waitDurationInOpenState", "breaker.open = 30s; Resilience4j would take 60s"),
-    (
-        "permittednumberofcallsinhalfopenstate",
-        "permittedNumberOfCallsInHalfOpenState",
-        "breaker.trials = 5; Resilience4j would take 10",
-    ),
-    (
-        "maxwaitdurationinhalfopenstate",
-        "maxWaitDurationInHalfOpenState",
-        "breaker.half_open_max = 5m; Resilience4j would wait for ever",
-    ),
-    (
-        "automatictransitionfromopentohalfopenenabled",
-        "automaticTransitionFromOpenToHalfOpenEnabled",
-        "breaker.half_open_by = timer; Resilience4j would wait for a call",
-    ),
-];

@@ -33,6 +33,8 @@ struct Remark {
 pub(super) struct Ledger {
     remarks: BTreeMap<usize, Vec<Remark>>,
     further: Vec<Finding>,
+    /// Values that hold because the file gives none: key, what is said, and for which agents.
+    silent: Vec<(String, String, Vec<String>)>,
 }
 
 impl Ledger {
@@ -61,8 +63,20 @@ impl Ledger {
         });
     }
 
+    /// The same of one agent; agents of which the same is said have one line.
+    pub(super) fn silent_for(&mut self, agent: &str, key: &str, said: impl Into<String>) {
+        let said = said.into();
+        match self.silent.iter_mut().find(|(known, text, _)| known == key && *text == said) {
+            Some((.., agents)) => agents.push(agent.to_owned()),
+            None => self.silent.push((key.to_owned(), said, vec![agent.to_owned()])),
+        }
+    }
+
     /// The findings of `givens`, none left out, and those further ones.
     pub(super) fn close(mut self, givens: &[Given]) -> Vec<Finding> {
+        for (key, said, agents) in std::mem::take(&mut self.silent) {
+            self.silent(&key, format!("{}: {said}", agents.join(", ")));
+        }
         let mut findings = std::mem::take(&mut self.further);
         for given in givens {
             let row = |outcome, said| Finding {

@@ -7,6 +7,7 @@ mod ledger;
 mod modules;
 mod properties;
 mod retry;
+mod silent;
 mod unsupported;
 
 pub(super) use importer::{Options, import};
