@@ -206,20 +206,17 @@ impl RunPlan {
             })
         };
         let first = ends().find_map(|end| end.cause.zip(end.error.clone()));
-        let (cause, envelope) = match first {
-            Some((cause, mut envelope)) => {
-                let (succeeded, items) = (round.succeeded, round.items.len());
-                let said = format!("{succeeded} of {items} items succeeded, {goal} must; the first that did not: ");
-                envelope.message.insert_str(0, &said);
-                let errors: Vec<Json> =
-                    failed().take(ITEM_ERRORS_MAX).map(|(item, error)| item_error(item, error)).collect();
-                let envelope = envelope.with_detail("failed_items", failed().count());
-                (cause, envelope.with_detail("item_errors", errors))
-            }
-            None => {
-                let message = format!("{goal} items must succeed, but there are only {}", round.items.len());
-                (Cause::Error, self.own_envelope(ErrorCode::InvalidRequest, &message))
-            }
+        let (cause, envelope) = if let Some((cause, mut envelope)) = first {
+            let (succeeded, items) = (round.succeeded, round.items.len());
+            let said = format!("{succeeded} of {items} items succeeded, {goal} must; the first that did not: ");
+            envelope.message.insert_str(0, &said);
+            let errors: Vec<Json> =
+                failed().take(ITEM_ERRORS_MAX).map(|(item, error)| item_error(item, error)).collect();
+            let envelope = envelope.with_detail("failed_items", failed().count());
+            (cause, envelope.with_detail("item_errors", errors))
+        } else {
+            let message = format!("{goal} items must succeed, but there are only {}", round.items.len());
+            (Cause::Error, self.own_envelope(ErrorCode::InvalidRequest, &message))
         };
         let envelope = envelope.with_detail("succeeded_items", round.succeeded).with_detail("needed_items", goal);
         self.end_for(step, &Failure::of(cause, envelope))
