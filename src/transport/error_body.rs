@@ -16,12 +16,18 @@ use crate::{
 
 use super::{error_code, json_pointer::JsonPointer};
 
+mod inside;
+
+pub use inside::{Beside, failure_inside_success, failure_of_error_event};
+
 /// Messages are cut to this many characters.
 pub const MESSAGE_CHARS_MAX: usize = 2_000;
 /// Codes of the other side are cut to this many characters.
 pub const UPSTREAM_CODE_CHARS_MAX: usize = 100;
 /// No more of a page that is no JSON is looked at.
 const PAGE_BYTES_MAX: usize = 32 * 1024;
+/// Where errors of several makers name their status by number.
+const STATUS_KEYS: [&str; 6] = ["http_status", "httpStatus", "status", "status_code", "statusCode", "code"];
 /// So many of the complaints of a validation are repeated.
 const COMPLAINTS_MAX: usize = 5;
 
@@ -72,26 +78,6 @@ pub fn failure_of_answer(head: AnswerHead, body: &[u8], pointers: &ErrorPointers
         Err(_) => Said { message: page_text(body), ..Said::default() },
     };
     said.into_failure(head, head.status, Some(head.status))
-}
-
-/// The failure inside a body or frame that came with a good status, if it holds one.
-pub fn failure_inside_success(head: AnswerHead, value: &Value, pointers: &ErrorPointers) -> Option<AttemptFailure> {
-    if !holds_error(value, pointers) {
-        return None;
-    }
-    let said = Said::read(value, pointers);
-    let words: Vec<&str> = said.words().collect();
-    let message = said.message.as_deref().unwrap_or_default();
-    let status = said.status.unwrap_or_else(|| error_code::status_by_words(&words, message));
-    let received = said.status.unwrap_or(head.status);
-    Some(said.into_failure(head, status, Some(received)))
-}
-
-fn holds_error(value: &Value, pointers: &ErrorPointers) -> bool {
-    let mapped = pointers.error_code.as_ref().and_then(|pointer| pointer.find(value));
-    let flat = ["error_code", "errorCode"].iter().any(|key| value.get(key).is_some_and(Value::is_string));
-    let typed = value.get("type").and_then(Value::as_str) == Some("error");
-    value.get("error").is_some_and(says_something) || mapped.is_some_and(says_something) || flat || typed
 }
 
 /// `"error": null` and its like are how some servers say that there is none.
@@ -223,7 +209,7 @@ impl Places<'_> {
     }
 
     fn status(&self) -> Option<u16> {
-        self.find(&["http_status", "httpStatus", "status", "status_code", "statusCode", "code"], status_number)
+        self.find(&STATUS_KEYS, status_number)
     }
 
     fn message(&self) -> Option<String> {

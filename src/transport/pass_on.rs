@@ -9,7 +9,7 @@ use reqwest::{
 
 use super::{
     client::ProviderClient,
-    error_body::{AnswerHead, ErrorPointers, failure_inside_success, failure_of_answer},
+    error_body::{AnswerHead, Beside, ErrorPointers, failure_inside_success, failure_of_answer},
     kept_connection::execute,
     mask::Mask,
     secret::scrub_headers,
@@ -105,6 +105,7 @@ impl PassedOn {
             return Some(failure_of_answer(self.head, kept, &pointers));
         }
         let value = self.is_telling().then(|| loose_json::read(kept).ok()).flatten();
-        value.and_then(|value| failure_inside_success(self.head, &value, &pointers))
+        // What a service of its own kind may say in a good answer, nobody knows.
+        value.and_then(|value| failure_inside_success(self.head, &value, &pointers, Beside::Promised))
     }
 }

@@ -10,7 +10,7 @@ pub const SSE_LINE_BYTES_MAX: usize = SSE_EVENT_BYTES_MAX + 64;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// One event. Comments are none.
+/// One event. Comments are none; a line `error: ...` is one of that name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SseEvent {
     /// The name of its kind; empty for the default kind.
@@ -138,6 +138,15 @@ impl SseDecoder {
                 self.data.push_str(value);
             }
             "event" => value.clone_into(&mut self.event),
+            // Older llama.cpp servers send `error: {json}` where others send an event of that name with data.
+            "error" if !value.is_empty() => {
+                if self.has_data {
+                    self.dispatch(Closed::ByBlankLine);
+                }
+                field.clone_into(&mut self.event);
+                self.has_data = true;
+                value.clone_into(&mut self.data);
+            }
             "id" if !value.contains('\0') => value.clone_into(&mut self.id),
             // Comments (an empty field), `retry` (we never reconnect) and unknown fields say nothing.
             _ => {}
@@ -191,6 +200,10 @@ mod tests {
         check(b"data: a\n\n\xef\xbb\xbfdata: b\n\n", &[("", "a")], None);
         check(b": keep-alive\n\n:\n\ndata: a\n\n", &[("", "a")], None);
         check(b"event: error\ndata: {\ndata: }\n\n", &[("error", "{\n}")], None);
+        check(b"error: {}\n\n", &[("error", "{}")], None);
+        check(b"error:{}\r\nerror: x", &[("error", "{}"), ("error", "x")], None);
+        check(b"data: a\nerror: {\ndata: }\n\ndata: b\n\n", &[("", "a"), ("error", "{\n}"), ("", "b")], None);
+        check(b"error\nerror:\n\n", &[], None);
         check(b"event: lost\n\ndata: a\n\n", &[("", "a")], None);
         check(b"data:  two spaces\n\n", &[("", " two spaces")], None);
         check(b"data\n\n", &[("", "")], None);
@@ -230,7 +243,7 @@ mod tests {
 
     fn stream_like() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
-            "(data|event|id|retry|x|)(: |:|)[ a-z가-힣🦀{}]{0,8}".prop_map(String::into_bytes),
+            "(data|event|error|id|retry|x|)(: |:|)[ a-z가-힣🦀{}]{0,8}".prop_map(String::into_bytes),
             prop_oneof![Just("\n"), Just("\r"), Just("\r\n"), Just("\n\n"), Just("\r\n\r\n")]
                 .prop_map(|text| text.as_bytes().to_vec()),
             prop::collection::vec(any::<u8>(), 0..4),

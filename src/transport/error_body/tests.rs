@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::transport::shared_cases;
+use crate::transport::{shared_cases, sse::SseEvent};
 
 const HEAD: AnswerHead = AnswerHead { status: 200, retry_after: None, should_retry: None };
 
@@ -13,7 +13,7 @@ fn answer(status: u16, body: &[u8]) -> AttemptFailure {
 }
 
 fn inside(value: &Value) -> Option<AttemptFailure> {
-    failure_inside_success(HEAD, value, &ErrorPointers::default())
+    failure_inside_success(HEAD, value, &ErrorPointers::default(), Beside::Promised)
 }
 
 fn status_of(failure: &AttemptFailure) -> u16 {
@@ -212,6 +212,82 @@ fn errors_inside_a_good_status() {
     }
 }
 
+/// A shape alone is an error only where nothing that was promised stands beside it.
+#[test]
+fn errors_by_their_shape() {
+    use Beside::{Anything, Named, Nothing, Promised};
+    let of = |value: &Value, beside| failure_inside_success(HEAD, value, &ErrorPointers::default(), beside);
+    // (in place of an answer, among frames that may say anything)
+    for (body, instead, among) in [
+        (
+            json!({"object": "error", "message": "boom", "type": "BadRequestError", "code": 400}),
+            Some((400, Some(400))),
+            Some((400, Some(400))),
+        ),
+        (json!({"object": "error", "type": "RateLimitError"}), Some((429, Some(200))), Some((429, Some(200)))),
+        (
+            json!({"type": "about:blank", "title": "Bad Request", "detail": "no model", "status": 400}),
+            Some((400, Some(400))),
+            Some((400, Some(400))),
+        ),
+        (json!({"title": "Gone", "status": 410, "x": 1}), Some((410, Some(410))), Some((410, Some(410)))),
+        (json!({"message": "boom", "code": 400}), Some((400, Some(400))), Some((400, Some(400)))),
+        (json!({"msg": "boom", "code": "503", "data": null}), Some((503, Some(503))), Some((503, Some(503)))),
+        (json!({"detail": {"message": "later"}, "status_code": 429}), Some((429, Some(429))), Some((429, Some(429)))),
+        (json!({"detail": "boom"}), Some((502, Some(200))), None),
+        (json!({"detail": {"code": 409, "message": "busy"}}), Some((409, Some(409))), None),
+        (json!({"detail": [{"loc": ["body"], "msg": "field required"}]}), Some((400, Some(200))), None),
+        (json!({"type": "https://x/overloaded", "title": "a", "detail": "b"}), Some((503, Some(200))), None),
+        (json!({"message": "slow down", "code": "rate_limit_exceeded"}), Some((429, Some(200))), None),
+        (json!([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}]), Some((429, Some(429))), None),
+        // What is none: nothing is wrong, or nobody says what.
+        (json!({"message": "ok", "code": 200}), None, None),
+        (json!({"message": "done", "code": "success"}), None, None),
+        (json!({"message": "done", "code": "0"}), None, None),
+        (json!({"code": 400}), None, None),
+        (json!({"status": 500, "message": " ", "detail": ""}), None, None),
+        (json!({"message": "boom"}), None, None),
+        (json!({"detail": "high", "width": 400}), None, None),
+        (json!({"detail": ""}), None, None),
+        (json!({"object": "chat.completion.chunk", "created": 1}), None, None),
+        (json!([{"detail": "boom"}]), None, None),
+        (json!([]), None, None),
+        (json!("detail"), None, None),
+        (json!({}), None, None),
+    ] {
+        let seen = |beside| of(&body, beside).map(|failure| (status_of(&failure), failure.status));
+        assert_eq!((seen(Nothing), seen(Anything), seen(Promised)), (instead, among, None), "{body}");
+        assert!(of(&body, Named).is_some(), "{body}");
+    }
+    assert!(of(&Value::Null, Named).is_none());
+}
+
+#[test]
+fn events_that_are_named_errors() {
+    let event = |event: &str, data: &str, closed| SseEvent {
+        event: event.to_owned(),
+        data: data.to_owned(),
+        closed,
+        ..SseEvent::default()
+    };
+    for (name, data, closed, want) in [
+        ("error", r#"{"message":"boom","code":500}"#, true, Some((500, "boom"))),
+        ("error", r#"{"message":"boom"}"#, false, Some((502, "boom"))),
+        ("error", r#"{"error":{"code":429,"message":"slow"}}"#, true, Some((429, "slow"))),
+        ("error", r#"{"message":"slow","type":"rate_limit_error"}"#, true, Some((429, "slow"))),
+        ("error", "out of\n memory", true, Some((502, "out of memory"))),
+        ("error", "{}", true, Some((502, "HTTP 502 that says nothing"))),
+        ("error", r#"{"message":"bo"#, false, None),
+        ("error", "null", true, None),
+        ("", r#"{"message":"boom","code":500}"#, true, None),
+        ("errors", "boom", true, None),
+    ] {
+        let failure = failure_of_error_event(HEAD, &event(name, data, closed), &ErrorPointers::default());
+        let got = failure.as_ref().map(|failure| (status_of(failure), failure.message.as_str()));
+        assert_eq!(got, want, "{name} {data}");
+    }
+}
+
 #[test]
 fn mapped_pointers_win() {
     let pointer = |text| Some(JsonPointer::try_new(text).unwrap());
@@ -227,8 +303,8 @@ fn mapped_pointers_win() {
     assert_eq!(failure.message, "no ink");
     assert_eq!(failure.retry_after, Some(Duration::from_secs(4)));
     assert_eq!(said_of(&failure).0, Some(true));
-    assert_eq!(status_of(&failure_inside_success(HEAD, &body, &pointers).unwrap()), 502);
-    assert_eq!(failure_inside_success(HEAD, &json!({"fault": []}), &pointers), None);
+    assert_eq!(status_of(&failure_inside_success(HEAD, &body, &pointers, Beside::Promised).unwrap()), 502);
+    assert_eq!(failure_inside_success(HEAD, &json!({"fault": []}), &pointers, Beside::Nothing), None);
 }
 
 /// The reading part of the case: statuses, flags and the envelope's word; the verdict is the supervisor's.
@@ -321,7 +397,8 @@ proptest! {
     fn any_json_is_read(status in 400_u16..600, body in any_json()) {
         let failure = answer(status, body.to_string().as_bytes());
         prop_assert_eq!(status_of(&failure), status);
-        if let Some(failure) = inside(&body) {
+        for beside in [Beside::Promised, Beside::Anything, Beside::Nothing, Beside::Named] {
+            let Some(failure) = failure_inside_success(HEAD, &body, &ErrorPointers::default(), beside) else { continue };
             prop_assert!((400..600).contains(&status_of(&failure)));
         }
     }

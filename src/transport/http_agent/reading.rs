@@ -1,5 +1,7 @@
 //! Reads what an agent answers: a whole reply, or the frames of a stream. Knows the contract and the mapping, and no sockets.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
         reply::{AttemptFailure, Reply, Usage},
     },
     transport::{
-        error_body::{AnswerHead, MESSAGE_CHARS_MAX, cut, failure_inside_success},
+        error_body::{AnswerHead, Beside, MESSAGE_CHARS_MAX, cut, failure_inside_success, failure_of_error_event},
         json_pointer::JsonPointer,
         sse::SseEvent,
         usage,
@@ -42,7 +44,8 @@ pub(super) fn whole(head: AnswerHead, body: &[u8], mapping: &CheckedMapping) -> 
         let value = loose_json::read(body);
         (value.map_err(|error| bad_reply(head, &format_args!("the answer is no JSON: {error}")))?, Kept::Loosely)
     };
-    if let Some(failure) = failure_inside_success(head, &value, &mapping.errors) {
+    let beside = Beside::promised(output_place(mapping).find(&value).is_some());
+    if let Some(failure) = failure_inside_success(head, &value, &mapping.errors, beside) {
         return Err(failure);
     }
     reply(head, (text, &value, kept), mapping)
@@ -57,6 +60,9 @@ pub(super) fn frame(
     if event.data.is_empty() || event.data == "[DONE]" {
         return Ok(Frame::Nothing);
     }
+    if let Some(failure) = failure_of_error_event(head, event, &mapping.errors) {
+        return Err(failure);
+    }
     let value = frames.read(event.data.as_bytes()).map_err(|error| {
         let ending = if event.closed { Ending::BadReply } else { Ending::StreamCut };
         AttemptFailure {
@@ -64,14 +70,16 @@ pub(super) fn frame(
             ..AttemptFailure::new(ending, format!("a frame is no JSON: {error}"))
         }
     })?;
-    if let Some(failure) = failure_inside_success(head, &value, &mapping.errors) {
-        return Err(failure);
-    }
-    if let Some(delta) = value.get("delta").and_then(Value::as_str) {
-        return Ok(Frame::Delta(delta.to_owned()));
-    }
+    let delta = value.get("delta").and_then(Value::as_str);
     let ends =
         value.get("output").is_some() || mapping.output.as_ref().is_some_and(|place| place.find(&value).is_some());
+    let beside = if delta.is_some() || ends { Beside::Promised } else { Beside::Anything };
+    if let Some(failure) = failure_inside_success(head, &value, &mapping.errors, beside) {
+        return Err(failure);
+    }
+    if let Some(delta) = delta {
+        return Ok(Frame::Delta(delta.to_owned()));
+    }
     if !ends {
         return Ok(Frame::Nothing);
     }
@@ -82,6 +90,11 @@ pub(super) fn frame(
 fn bad_reply(head: AnswerHead, message: &dyn std::fmt::Display) -> AttemptFailure {
     let message = cut(&message.to_string(), MESSAGE_CHARS_MAX);
     AttemptFailure { status: Some(head.status), ..AttemptFailure::new(Ending::BadReply, message) }
+}
+
+/// Where the output is expected.
+fn output_place(mapping: &CheckedMapping) -> Cow<'_, JsonPointer> {
+    mapping.output.as_ref().map_or_else(|| Cow::Owned(JsonPointer::output()), Cow::Borrowed)
 }
 
 /// How an answer was read.
@@ -99,8 +112,7 @@ fn reply(
     (text, value, kept): (&str, &Value, Kept),
     mapping: &CheckedMapping,
 ) -> Result<Reply, AttemptFailure> {
-    let contract = JsonPointer::output();
-    let place = mapping.output.as_ref().unwrap_or(&contract);
+    let place = output_place(mapping);
     let output = match kept {
         Kept::AsWritten => place.find(value).cloned(),
         Kept::Loosely => {

@@ -12,7 +12,7 @@ use crate::{
     runtime::tally::AnswerForm,
     transport::{
         client::ProviderClient,
-        error_body::{ErrorPointers, failure_inside_success},
+        error_body::{Beside, ErrorPointers, failure_inside_success},
         outgoing::Outgoing,
         question,
     },
@@ -139,7 +139,8 @@ impl<'a> OllamaServer<'a> {
             ..AttemptFailure::new(Ending::BadReply, message)
         };
         let told = loose_json::read(&body).map_err(|_| bad("the answer to a load is no JSON"))?;
-        match failure_inside_success(head, &told, &ErrorPointers::default()) {
+        let beside = Beside::promised(told.get("done").is_some());
+        match failure_inside_success(head, &told, &ErrorPointers::default(), beside) {
             Some(failure) => Err(scrub(failure)),
             None if told.get("done").and_then(Value::as_bool) == Some(true) => Ok(()),
             None => Err(bad("the answer to a load does not say that it is done")),

@@ -13,7 +13,7 @@ use crate::{
     runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        error_body::{AnswerHead, Beside, ErrorPointers, failure_inside_success},
         ndjson::JsonObject,
         openai::completion::{Completion, FINISH_UNKNOWN, is_no_draft, no_draft},
         reading::{AnswerReader, Heard, Stage},
@@ -40,7 +40,9 @@ pub struct StreamReader {
 /// Reads a line, or the failure that stands in it under a good status.
 pub(super) fn read_line(head: AnswerHead, object: JsonObject) -> Result<Line, AttemptFailure> {
     let value = Value::Object(object);
-    if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+    let is_line = ["message", "done"].iter().any(|key| value.get(key).is_some_and(|told| !told.is_string()));
+    let beside = Beside::promised(is_line);
+    if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default(), beside) {
         return Err(corrected(failure));
     }
     match value {

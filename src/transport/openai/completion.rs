@@ -10,7 +10,7 @@ use crate::{
     },
     runtime::tally::Tally,
     transport::{
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        error_body::{AnswerHead, Beside, ErrorPointers, failure_inside_success},
         usage::{self, Known},
     },
 };
@@ -30,6 +30,30 @@ pub(in crate::transport) fn is_no_draft(finish_reason: Option<&str>) -> bool {
 pub(in crate::transport) fn no_draft(status: u16) -> AttemptFailure {
     let failure = AttemptFailure::new(Ending::NoDraft, "the model was loaded or unloaded and said nothing");
     AttemptFailure { status: Some(status), usage: Some(Usage::default()), ..failure }
+}
+
+/// Where the answers to a chat stand.
+pub(in crate::transport) const CHOICES: &str = "choices";
+/// What a choice says that broke off with an error under a good status, as hosted routers do.
+pub(in crate::transport) const FINISH_ERROR: &str = "error";
+
+/// The failure inside an answer or a frame of one that came with a good status: at its top, in place of the list at `promised`, or in a
+/// choice.
+pub(in crate::transport) fn failure_inside(head: AnswerHead, value: &Value, promised: &str) -> Option<AttemptFailure> {
+    let is_there = value.get(promised).and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    failure_inside_success(head, value, &ErrorPointers::default(), Beside::promised(is_there)).or_else(|| {
+        let choices = value.get(CHOICES)?.as_array()?;
+        choices.iter().find_map(|choice| failure_of_choice(head, choice))
+    })
+}
+
+fn failure_of_choice(head: AnswerHead, choice: &Value) -> Option<AttemptFailure> {
+    let told = failure_inside_success(head, choice, &ErrorPointers::default(), Beside::Promised);
+    told.or_else(|| {
+        let unnamed = AttemptFailure::new(Ending::status(502), "the model stopped with an error that nobody names");
+        let stopped = choice.get("finish_reason").and_then(Value::as_str) == Some(FINISH_ERROR);
+        stopped.then_some(AttemptFailure { status: Some(head.status), ..unnamed })
+    })
 }
 
 /// A complete answer of a model.
@@ -59,7 +83,7 @@ impl Completion {
             ..AttemptFailure::new(Ending::BadReply, message)
         };
         let value = loose_json::read(body).map_err(|error| bad(format!("the answer is no JSON: {error}")))?;
-        if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+        if let Some(failure) = failure_inside(head, &value, CHOICES) {
             return Err(failure);
         }
         let choice = value.pointer("/choices/0").ok_or_else(|| bad("the answer holds no choice".to_owned()))?;

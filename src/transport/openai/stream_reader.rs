@@ -14,14 +14,14 @@ use crate::{
     runtime::tally::Tally,
     transport::{
         client::BODY_BYTES_MAX,
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        error_body::{AnswerHead, ErrorPointers, failure_of_error_event},
         reading::{AnswerReader, Heard, Stage},
         sse::SseEvent,
         usage,
     },
 };
 
-use super::completion::{Completion, FINISH_UNKNOWN, finish_reason, hear_beside};
+use super::completion::{CHOICES, Completion, FINISH_UNKNOWN, failure_inside, finish_reason, hear_beside};
 
 /// Where a frame tells the tokens so far.
 const USAGE_PLACES: [&str; 2] = ["/usage", "/message/usage"];
@@ -54,6 +54,9 @@ impl StreamReader {
             self.is_done = true;
             return Ok(Heard::Nothing);
         }
+        if let Some(failure) = failure_of_error_event(head, event, &ErrorPointers::default()) {
+            return Err(failure);
+        }
         let failed = |ending, message: String| AttemptFailure {
             status: Some(head.status),
             ..AttemptFailure::new(ending, message)
@@ -62,7 +65,7 @@ impl StreamReader {
             let ending = if event.closed { Ending::BadReply } else { Ending::StreamCut };
             failed(ending, format!("a frame is no JSON: {error}"))
         })?;
-        if let Some(failure) = failure_inside_success(head, &frame, &ErrorPointers::default()) {
+        if let Some(failure) = failure_inside(head, &frame, CHOICES) {
             return Err(failure);
         }
         let meaning = self.take(&frame);
@@ -95,7 +98,7 @@ impl StreamReader {
                 self.read.total_tokens = told.get("total_tokens").and_then(usage::tokens).or(self.read.total_tokens);
             }
         }
-        let choice = frame.get("choices").and_then(Value::as_array).and_then(|choices| first_choice(choices));
+        let choice = frame.get(CHOICES).and_then(Value::as_array).and_then(|choices| first_choice(choices));
         match choice {
             Some(choice) => self.take_choice(choice),
             None => self.take_typed(frame),

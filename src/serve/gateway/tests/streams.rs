@@ -37,6 +37,33 @@ async fn streams_that_end_well_and_that_do_not() {
     }
 }
 
+/// However a server says under a 200 that it failed: nobody takes half a text for a whole one.
+#[tokio::test]
+async fn errors_of_every_maker_inside_a_200() {
+    for (error, status) in [
+        ("error: {\"code\":500,\"message\":\"boom\",\"type\":\"server_error\"}\n\n", 500),
+        ("event: error\ndata: {\"message\":\"boom\",\"code\":503}\n\n", 503),
+        ("data: {\"object\":\"error\",\"message\":\"boom\",\"code\":400}\n\n", 400),
+        ("data: {\"detail\":\"boom\"}\n\n", 502),
+        (
+            "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"error\",\"error\":{\"code\":502,\"message\":\"boom\"}}]}\n\n",
+            502,
+        ),
+    ] {
+        for (form, said) in [(STREAM, SAID), (STREAM, ""), ("", SAID), ("", "")] {
+            let sent = [said, error, "data: [DONE]\n\n"].concat();
+            let server = FakeServer::start(vec![stream(&sent)]).await;
+            let answer = serving(&server, 1).await.oneshot(ask(form)).await.unwrap();
+            let is_begun = form == STREAM && !said.is_empty();
+            assert_eq!(answer.status().as_u16(), if is_begun { 200 } else { status }, "{form} {sent}");
+            let text = text(answer).await;
+            assert_eq!((text.starts_with(SAID), text.contains("[DONE]")), (is_begun, false), "{text}");
+            let told: Value = serde_json::from_str(text.trim_end().rsplit("data: ").next().unwrap()).unwrap();
+            assert!(told["error"]["message"].as_str().unwrap().contains("boom"), "{text}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stream_that_fails_before_its_content_is_an_error_with_its_status() {
     let busy = "data: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n";

@@ -82,6 +82,11 @@ async fn whole_answers() {
         (200, r#"{"error": {"error_code": "BUSY", "message": "\ud83d"}}"#, Err(SERVER_ERROR)),
         (200, r#"{"error": {"error_code": "BUSY"}}"#, Err(SERVER_ERROR)),
         (200, r#"{"errorCode": "BUSY", "httpStatus": 503}"#, Err(Ending::status(503))),
+        (200, r#"{"title": "Bad Request", "status": 400}"#, Err(Ending::status(400))),
+        (200, r#"{"message": "no", "code": 422, "data": null}"#, Err(Ending::status(422))),
+        (200, r#"{"detail": "no"}"#, Err(SERVER_ERROR)),
+        // What errors are made of stands beside an output.
+        (200, r#"{"output": 1, "object": "error", "message": "no", "code": 400, "detail": "x"}"#, Ok(json!(1))),
         (503, r#"{"output": "a"}"#, Err(Ending::status(503))),
         (422, r#"{"detail": "no"}"#, Err(Ending::status(422))),
     ] {
@@ -147,6 +152,19 @@ async fn streams() {
         ("data: {\"output\": 1, \"x\": -0}\n\n".to_owned(), &[], Ok(json!(1))),
         (format!("{deltas}{error}"), &["a", "b"], Err(busy.clone())),
         (format!(": first\n\n{error}"), &[], Err(busy)),
+        (
+            format!("{deltas}error: {{\"code\": 503, \"message\": \"x\"}}\n\n{end}"),
+            &["a", "b"],
+            Err(Ending::status(503)),
+        ),
+        (format!("{deltas}event: error\ndata: no memory\n\n{end}"), &["a", "b"], Err(SERVER_ERROR)),
+        (format!("data: {{\"message\": \"x\", \"code\": 503}}\n\n{end}"), &[], Err(Ending::status(503))),
+        // Of its progress an agent may say what it likes.
+        (
+            format!("data: {{\"detail\": \"step 1\"}}\n\ndata: {{\"message\": \"x\", \"code\": \"STEP\"}}\n\n{end}"),
+            &[],
+            Ok(json!({"text": "ab"})),
+        ),
         ("data: oops\n\n".to_owned(), &[], Err(Ending::BadReply)),
     ] {
         let server = FakeServer::start(vec![stream(&text)]).await;

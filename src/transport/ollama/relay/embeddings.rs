@@ -18,7 +18,7 @@ use crate::{
     },
     transport::{
         client::ProviderClient,
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        error_body::{AnswerHead, Beside, ErrorPointers, failure_inside_success},
         http_agent::request::invalid_input,
         ollama::{failure::corrected, fit::Prompt, settings::CheckedOllama},
         openai::{
@@ -141,7 +141,8 @@ fn bad(head: AnswerHead, message: String) -> AttemptFailure {
 /// The vectors of an answer, as its numbers were written, and the tokens that they cost, if told.
 fn vectors(head: AnswerHead, told: &[u8]) -> Result<(Vec<Vec<Value>>, Option<u64>), AttemptFailure> {
     let told = loose_json::read(told).map_err(|error| bad(head, format!("the answer is no JSON: {error}")))?;
-    if let Some(failure) = failure_inside_success(head, &told, &ErrorPointers::default()) {
+    let beside = Beside::promised(told.get("embeddings").is_some_and(Value::is_array));
+    if let Some(failure) = failure_inside_success(head, &told, &ErrorPointers::default(), beside) {
         return Err(corrected(failure));
     }
     let prompt_tokens = told.get("prompt_eval_count").and_then(crate::transport::usage::tokens);

@@ -17,9 +17,9 @@ use crate::{
     },
     runtime::tally::Tally,
     transport::{
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
+        error_body::{AnswerHead, ErrorPointers, failure_of_error_event},
         openai::{
-            completion::{is_no_draft, no_draft},
+            completion::{CHOICES, FINISH_ERROR, failure_inside, is_no_draft, no_draft},
             stream_reader::StreamReader,
         },
         reading::{AnswerReader as _, Heard, Stage},
@@ -71,6 +71,14 @@ struct Choice<'a> {
     delta: Option<Delta<'a>>,
     #[serde(borrow)]
     finish_reason: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+impl Choice<'_> {
+    fn is_doubtful(&self) -> bool {
+        self.finish_reason.as_deref() == Some(FINISH_ERROR) || self.error.is_some_and(|told| says_something(told.get()))
+    }
 }
 
 #[derive(Deserialize)]
@@ -155,6 +163,9 @@ impl FrameReader {
         if event.data.trim() == "[DONE]" {
             self.is_done = true;
             return Ok(Meaning::Done);
+        }
+        if let Some(failure) = failure_of_error_event(head, event, &ErrorPointers::default()) {
+            return Err(failure);
         }
         match serde_json::from_str::<Frame<'_>>(&event.data) {
             Ok(frame) if is_usual(&frame) => Ok(self.take(&frame)),
@@ -265,9 +276,8 @@ impl FrameReader {
         event: &SseEvent,
         frame: &Frame<'_>,
     ) -> Result<Meaning, AttemptFailure> {
-        let failure = loose_json::read(event.data.as_bytes())
-            .ok()
-            .and_then(|value| failure_inside_success(head, &value, &ErrorPointers::default()));
+        let failure =
+            loose_json::read(event.data.as_bytes()).ok().and_then(|value| failure_inside(head, &value, CHOICES));
         failure.map_or_else(|| Ok(self.take(frame)), Err)
     }
 
@@ -281,9 +291,12 @@ impl FrameReader {
     }
 }
 
-/// Answers, and no trace of an error.
+/// Answers, and no trace of an error: in a frame without any, what stands beside them can be one.
 fn is_usual(frame: &Frame<'_>) -> bool {
-    frame.choices.is_some() && !frame.doubtful().any(|part| says_something(part.get()))
+    let choices = frame.choices.as_deref().unwrap_or_default();
+    let is_doubtful =
+        frame.doubtful().any(|part| says_something(part.get())) || choices.iter().any(Choice::is_doubtful);
+    !choices.is_empty() && !is_doubtful
 }
 
 fn says_something(json: &str) -> bool {

@@ -1,6 +1,6 @@
 //! A whole answer that goes back byte for byte: only looked at, to tell an answer from an error and what it used.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, value::RawValue};
 
 use super::outline::Outline;
@@ -12,8 +12,8 @@ use crate::{
     },
     runtime::{relay::RelayKind, tally::Tally},
     transport::{
-        error_body::{AnswerHead, ErrorPointers, failure_inside_success},
-        openai::completion::{Completion, is_no_draft, no_draft},
+        error_body::AnswerHead,
+        openai::completion::{CHOICES, Completion, FINISH_ERROR, failure_inside, is_no_draft, no_draft},
         usage,
     },
 };
@@ -28,6 +28,8 @@ pub(super) struct Seen {
 #[derive(Deserialize)]
 struct Choice {
     finish_reason: Option<String>,
+    #[serde(default)]
+    error: Option<IgnoredAny>,
 }
 
 /// Looks at a whole answer. Where the server tells no usage, the tally counts it, and is told the prompt's.
@@ -43,33 +45,42 @@ pub(super) fn look(
     };
     let is_told = |usage: &Usage| usage.prompt_tokens > 0 && (usage.output_tokens > 0 || kind == RelayKind::Embeddings);
     let no_object = |error: serde_json::Error| bad(format!("the answer is no JSON object: {error}"));
+    let (place, name) = match kind {
+        RelayKind::Chat => (CHOICES, "choice"),
+        RelayKind::Embeddings => ("data", "embedding"),
+    };
     let mended;
     let seen = if let Ok(seen) = serde_json::from_slice::<Outline<'_, &RawValue>>(body) {
         seen
     } else {
         // What stands twice in it, or what no text can hold, is the caller's to judge: the bytes go on as they are.
-        mended = loose_json::read(body).map_err(no_object)?.to_string();
+        let value = loose_json::read(body).map_err(no_object)?;
+        // Google's errors are a list.
+        if let Some(failure) = failure_inside(head, &value, place) {
+            return Err(failure);
+        }
+        mended = value.to_string();
         serde_json::from_str(&mended).map_err(no_object)?
     };
-    if seen.doubtful().any(|part| part.get() != "null") {
+    let is_doubtful = seen.doubtful().any(|part| part.get() != "null");
+    let promised = match kind {
+        RelayKind::Chat => seen.choices,
+        RelayKind::Embeddings => seen.data,
+    };
+    let promised = promised.filter(|list| list.get().starts_with('[') && !is_empty_list(list.get()));
+    let choices = promised.filter(|_| kind == RelayKind::Chat).map(|list| Choice::all(list.get())).unwrap_or_default();
+    if is_doubtful || promised.is_none() || choices.iter().any(Choice::is_doubtful) {
         let value = loose_json::read(body).map_err(no_object)?;
-        if let Some(failure) = failure_inside_success(head, &value, &ErrorPointers::default()) {
+        if let Some(failure) = failure_inside(head, &value, place) {
             return Err(failure);
         }
     }
-    let (promised, name) = match kind {
-        RelayKind::Chat => (seen.choices, "choice"),
-        RelayKind::Embeddings => (seen.data, "embedding"),
-    };
     let told = seen.usage.and_then(|usage| loose_json::read(usage.get().as_bytes()).ok());
     let usage = told.as_ref().and_then(usage::told).filter(is_told);
-    let Some(promised) = promised.filter(|list| list.get().starts_with('[') && !is_empty_list(list.get())) else {
+    let Some(promised) = promised else {
         return Err(AttemptFailure { usage, ..bad(format!("the answer holds no {name}")) });
     };
-    let finish_reason = match kind {
-        RelayKind::Chat => first_reason(promised.get()),
-        RelayKind::Embeddings => None,
-    };
+    let finish_reason = choices.into_iter().next().and_then(|choice| choice.finish_reason);
     let usage = match usage {
         Some(usage) => usage,
         None => estimate(kind, (head, body, promised.get()), told.as_ref(), counting),
@@ -84,12 +95,23 @@ fn is_empty_list(list: &str) -> bool {
     list.get(1..).is_some_and(|rest| rest.trim_start().starts_with(']'))
 }
 
-fn first_reason(choices: &str) -> Option<String> {
-    if let Ok(choices) = serde_json::from_str::<Vec<Choice>>(choices) {
-        return choices.into_iter().next()?.finish_reason;
+impl Choice {
+    /// Why each choice stopped, as far as it can be read.
+    fn all(choices: &str) -> Vec<Self> {
+        if let Ok(choices) = serde_json::from_str(choices) {
+            return choices;
+        }
+        let Ok(Value::Array(choices)) = loose_json::read(choices.as_bytes()) else { return Vec::new() };
+        let read = |choice: &Value| Self {
+            finish_reason: choice.get("finish_reason").and_then(Value::as_str).map(str::to_owned),
+            error: choice.get("error").filter(|told| !told.is_null()).map(|_| IgnoredAny),
+        };
+        choices.iter().map(read).collect()
     }
-    let choices = loose_json::read(choices.as_bytes()).ok()?;
-    choices.pointer("/0/finish_reason")?.as_str().map(str::to_owned)
+
+    fn is_doubtful(&self) -> bool {
+        self.error.is_some() || self.finish_reason.as_deref() == Some(FINISH_ERROR)
+    }
 }
 
 fn says_nothing(head: AnswerHead, body: &[u8]) -> bool {
@@ -180,6 +202,33 @@ mod tests {
             (RelayKind::Chat, "<html>", Err(Ending::BadReply)),
             (RelayKind::Chat, r#"{"choices":[],"error":{"code":429}}"#, Err(Ending::status(429))),
             (RelayKind::Chat, r#"{"type":"error","error":{"type":"overloaded_error"}}"#, Err(Ending::status(503))),
+            (RelayKind::Chat, r#"{"object":"error","message":"x","code":400}"#, Err(Ending::status(400))),
+            (RelayKind::Embeddings, r#"{"object":"error","message":"x","code":400}"#, Err(Ending::status(400))),
+            (RelayKind::Chat, r#"{"choices":[],"title":"x","status":400}"#, Err(Ending::status(400))),
+            (RelayKind::Chat, r#"{"message":"x","code":400}"#, Err(Ending::status(400))),
+            (RelayKind::Chat, r#"{"detail":"x"}"#, Err(Ending::status(502))),
+            (RelayKind::Chat, r#"[{"error":{"code":429}}]"#, Err(Ending::status(429))),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"message":{"content":"a"},"finish_reason":"error","error":{"code":503}}]}"#,
+                Err(Ending::status(503)),
+            ),
+            (
+                RelayKind::Chat,
+                r#"{"choices":[{"message":{"content":"a"}},{"finish_reason":"error"}]}"#,
+                Err(Ending::status(502)),
+            ),
+            // What errors are made of stands beside an answer.
+            (
+                RelayKind::Chat,
+                r#"{"object":"error","message":"x","code":400,"detail":"x","status":500,"choices":[{"finish_reason":"stop","error":null,"message":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":2}}"#,
+                seen(usage(3, 2, false), Some("stop")),
+            ),
+            (
+                RelayKind::Embeddings,
+                r#"{"message":"x","code":400,"data":[{"embedding":[0.1]}],"usage":{"prompt_tokens":4,"total_tokens":4}}"#,
+                seen(usage(4, 0, false), None),
+            ),
             (
                 RelayKind::Chat,
                 r#"{"choices":[{"finish_reason":"load","message":{"content":""}}]}"#,

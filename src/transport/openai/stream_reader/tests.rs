@@ -72,6 +72,21 @@ fn ends_of_a_stream() {
         (vec![], "", Err(Ending::StreamCut)),
         (frames(&[content("a"), json!({"error": {"code": 429}})]), "a", Err(Ending::status(429))),
         (frames(&[content("a"), json!({"choices": [], "error": {"message": "x"}})]), "a", Err(Ending::status(502))),
+        (
+            frames(&[content("a"), json!({"object": "error", "message": "x", "code": 400})]),
+            "a",
+            Err(Ending::status(400)),
+        ),
+        (frames(&[content("a"), json!({"detail": "x"})]), "a", Err(Ending::status(502))),
+        (
+            frames(&[content("a"), json!({"choices": [{"finish_reason": "error", "error": {"code": 429}}]})]),
+            "a",
+            Err(Ending::status(429)),
+        ),
+        (frames(&[content("a"), json!({"choices": [{"finish_reason": "error"}]})]), "a", Err(Ending::status(502))),
+        ([frames(&[content("a")]), b"error: {\"code\":500}\n\n".to_vec()].concat(), "a", Err(Ending::status(500))),
+        ([frames(&[content("a")]), b"event: error\ndata: boom\n\n".to_vec()].concat(), "a", Err(Ending::status(502))),
+        ([frames(&[content("a")]), b"event: error\ndata: {\"x".to_vec()].concat(), "a", Err(Ending::StreamCut)),
         // Halves of a character in two frames are one; a number that no value can hold is nobody's business.
         (raw(&[r#""content":"a\ud83d""#, r#""role":"x""#, r#""content":"\ude00""#]), "a😀", Ok("stop")),
         (raw(&[r#""content":"\ud83d""#, r#""content":"b","x":1e999"#]), "\u{fffd}b", Ok("stop")),

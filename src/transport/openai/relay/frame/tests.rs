@@ -56,6 +56,13 @@ fn what_frames_mean() {
         (json!({"choices": [{"delta": {"content": "error: none"}}], "error": null}), Output),
         (json!({"choices": [{"delta": {"content": "a"}}], "type": "chunk"}), Output),
         (json!({}), Other),
+        // What errors are made of stands beside an answer.
+        (
+            json!({"choices": [{"delta": {"content": "a"}}], "detail": "x", "message": "x", "code": 400, "object": "x"}),
+            Output,
+        ),
+        (json!({"choices": [{"delta": {"content": "a"}, "error": null, "detail": "x"}]}), Output),
+        (json!({"choices": [], "message": "x", "code": 200}), Other),
     ] {
         assert_eq!(FrameReader::default().read(HEAD, &event(&frame.to_string())).unwrap(), want, "{frame}");
     }
@@ -69,6 +76,17 @@ fn errors_inside_frames() {
         (r#"{"choices":[{"delta":{"content":"a"}}],"error":{"type":"overloaded_error"}}"#, Ending::status(503)),
         (r#"{"type":"error","error":{"type":"overloaded_error"}}"#, Ending::status(503)),
         (r#"{"error_code":"X","http_status":500}"#, Ending::status(500)),
+        (r#"{"object":"error","message":"x","type":"BadRequestError","code":400}"#, Ending::status(400)),
+        (r#"{"choices":[],"object":"error","message":"x","code":400}"#, Ending::status(400)),
+        (r#"{"choices":null,"title":"x","status":413}"#, Ending::status(413)),
+        (r#"{"detail":"x"}"#, Ending::status(502)),
+        (r#"[{"error":{"code":429}}]"#, Ending::status(429)),
+        (
+            r#"{"choices":[{"delta":{},"finish_reason":"error","error":{"code":429,"message":"x"}}]}"#,
+            Ending::status(429),
+        ),
+        (r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"error"}]}"#, Ending::status(502)),
+        (r#"{"choices":[{"delta":{"content":"a"}},{"index":1,"error":{"code":503}}]}"#, Ending::status(503)),
         ("oops", Ending::BadReply),
     ] {
         let failure = FrameReader::default().read(HEAD, &event(data)).unwrap_err();
@@ -101,6 +119,11 @@ fn ends() {
         (format!("{}data: [DONE]\n\n", said.replace("\"a\"", "\"\"")), None),
         (load.to_owned(), Some(Ending::NoDraft)),
         (format!("{said}{load}"), None),
+        (format!("{said}error: {{\"code\":500,\"message\":\"x\"}}\n\ndata: [DONE]\n\n"), Some(Ending::status(500))),
+        (format!("{said}error: no memory\n\ndata: [DONE]\n\n"), Some(Ending::status(502))),
+        (format!("{said}error: {{\"mess"), Some(Ending::StreamCut)),
+        (format!("{said}error: null\n\ndata: [DONE]\n\n"), None),
+        (format!("{said}event: error\ndata: {{\"message\":\"x\",\"code\":503}}\n\n"), Some(Ending::status(503))),
     ] {
         assert_eq!(read(stream.as_bytes()).2, want, "{stream}");
     }
