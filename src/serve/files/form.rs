@@ -182,7 +182,7 @@ async fn take_file(
     mut field: Field<'_>,
 ) -> Result<Option<StoredFile>, Failure> {
     let mut next = next_chunk(&mut field).await?;
-    while next.as_ref().is_some_and(|piece| piece.is_empty()) {
+    while matches!(&next, Some(piece) if piece.is_empty()) {
         next = next_chunk(&mut field).await?;
     }
     if name.is_empty() && next.is_none() {
