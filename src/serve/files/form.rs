@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest as _, Multipart, Request, multipart::Field};
+use axum::{
+    extract::{FromRequest as _, Multipart, Request, multipart::Field},
+    http::HeaderMap,
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -71,9 +74,7 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
     let gauge = HeaderGauge::default();
     let invalid = |error: String| {
         if gauge.is_beyond() {
-            return Failure::invalid(format!(
-                "the header of a part of the form is longer than {PART_HEADER_BYTES_MAX} bytes"
-            ));
+            return long_header();
         }
         Failure::invalid(format!("the form cannot be read: {error}"))
     };
@@ -88,6 +89,10 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
             Ok(Some(field)) => field,
         };
         gauge.close();
+        // One that came in one piece was never open.
+        if header_bytes(field.headers()) > PART_HEADER_BYTES_MAX {
+            break Err(long_header());
+        }
         if form.fields.len() + form.files.len() >= PARTS_MAX {
             break Err(Failure::invalid(format!("the form has more than {PARTS_MAX} parts")));
         }
@@ -100,6 +105,15 @@ pub async fn read_form(state: &AppState, caller: &Caller, request: Request) -> R
         return Err(failure);
     }
     Ok(form)
+}
+
+fn long_header() -> Failure {
+    Failure::invalid(format!("the header of a part of the form is longer than {PART_HEADER_BYTES_MAX} bytes"))
+}
+
+/// How long a header is, but for blanks that say nothing.
+fn header_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + ": \r\n".len() + value.len()).sum()
 }
 
 /// Takes back the files of a form that came to nothing.

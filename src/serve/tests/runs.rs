@@ -140,6 +140,25 @@ async fn the_header_of_a_part_is_bounded_however_it_is_sent() {
     }
 }
 
+/// Also one that is whole before anybody counted.
+#[tokio::test]
+async fn a_long_header_of_a_part_is_refused_in_one_piece_too() {
+    let world = World::usual().await;
+    for (note_bytes, piece_bytes, want) in [
+        (16_000, 1 << 20, 202),
+        (16_000, 1_000, 202),
+        (17_000, 1 << 20, 400),
+        (17_000, 1_000, 400),
+        (60_000, 1 << 20, 400),
+    ] {
+        let extra = format!("name=\"text\"\r\nx-note: {}", "n".repeat(note_bytes));
+        let (body, _) = form("b", &[("name=\"workflow\"", "one"), (&extra, "x")]);
+        let pieces = body.as_bytes().chunks(piece_bytes).map(Bytes::copy_from_slice).collect();
+        let (status, answer, _) = send_in_pieces(&world, pieces).await;
+        assert_eq!(status.as_u16(), want, "{note_bytes} in pieces of {piece_bytes}: {answer}");
+    }
+}
+
 #[tokio::test]
 async fn a_form_is_read_in_whatever_pieces_it_comes() {
     let world = World::usual().await;
