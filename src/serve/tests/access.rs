@@ -146,7 +146,9 @@ async fn only_operators_act() {
     assert_eq!(got.json()["error"]["message"], "there is no breaker \"provider:none\"");
     let got = world.with_key("ann", "POST", "/v1/agents/echo/call", r#"{"input":1}"#).await;
     got.fails(503, "AGENT_CIRCUIT_OPEN");
-    assert!(got.headers.contains_key("retry-after"), "{got:?}");
+    // Nobody knows when somebody acts.
+    assert!(!got.headers.contains_key("retry-after"), "{got:?}");
+    assert_eq!(got.headers["x-should-retry"], "false", "{got:?}");
     world.with_key("olga", "POST", "/v1/agents/nobody/breaker", shut).await.fails(404, "NOT_FOUND");
     let kept = world.state.running().await.unwrap().journal.operator_modes().await.unwrap();
     assert_eq!((kept.len(), kept[0].set_by.as_deref()), (1, Some("olga")));
